@@ -1,0 +1,45 @@
+# Everything a fresh machine needs: Python >= 3.11, git and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit bench reproduce docs clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $(READY)
+
+demo: $(READY)  ## fit all four estimators on the paper's problem; table, figures and a page in demo_output/
+	$(BIN)/python -m bayeslista.demo --out demo_output
+
+test: lint types unit  ## lint, types, tests
+
+lint: $(READY)  ## style, formatting and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(READY)  ## static types
+	$(BIN)/mypy
+
+unit: $(READY)  ## tests with branch coverage
+	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
+
+bench: $(READY)  ## the hand-derived gradient against automatic differentiation
+	$(BIN)/python benchmarks/adf_pass.py
+
+reproduce: $(READY)  ## the paper's figures
+	@echo "make reproduce: the paper's figures are not built yet; make demo shows its main problem" && exit 1
+
+docs: $(READY)  ## run every example of the documentation
+	$(BIN)/pytest --doctest-glob='*.md' --doctest-modules src docs README.md -q
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) demo_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage

@@ -1,0 +1,9 @@
+"""Sparse coding with calibrated uncertainty."""
+
+from importlib.metadata import version
+
+from bayeslista.distributions import SpikeSlab
+from bayeslista.estimators import FISTA, ISTA, LISTA, BayesLISTA, NumericalWarning
+
+__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlab"]
+__version__ = version("bayeslista")

@@ -1,0 +1,56 @@
+"""Floating-point precision without global switches.
+
+JAX computes in float32 unless told otherwise, and its switch is global. Here the precision follows the
+data instead: every entry point opens a 64-bit context around the compiled call when its arrays are float64.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def common_dtype(*arrays: Any) -> np.dtype:
+    """Float32 if every array that has a floating type is float32, else float64.
+
+    Python numbers and integer arrays have no say, as in NumPy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista._precision import common_dtype
+    >>> common_dtype(np.zeros(3, np.float32), 0.1)
+    dtype('float32')
+    >>> common_dtype([1, 2, 3], 0.1)
+    dtype('float64')
+    """
+    kinds = [np.asarray(array).dtype for array in arrays if not isinstance(array, (int, float))]
+    floating = [kind for kind in kinds if np.issubdtype(kind, np.floating)]
+    single = floating and all(kind == np.float32 for kind in floating)
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def follows_input_precision(function: _Function) -> _Function:
+    """Let a JAX function of arrays be called with NumPy arrays at their own precision.
+
+    Tracers pass through untouched, so the function composes with ``jit``, ``vmap`` and ``grad``; JAX arrays are
+    computed as JAX would; anything else is computed in the common precision of the arguments and comes back as
+    NumPy arrays.
+    """
+    compiled = jax.jit(function)
+
+    @wraps(function)
+    def wrapper(*arrays: Any) -> Any:
+        if any(isinstance(array, jax.core.Tracer) for array in arrays):
+            return function(*arrays)
+        if any(isinstance(array, jax.Array) for array in arrays):
+            return compiled(*arrays)
+        dtype = common_dtype(*arrays)
+        with jax.enable_x64(dtype == np.float64):
+            return jax.tree.map(np.asarray, compiled(*(np.asarray(array, dtype) for array in arrays)))
+
+    return wrapper  # type: ignore[return-value]

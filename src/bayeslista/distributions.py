@@ -1,0 +1,377 @@
+"""The predictive distribution of a sparse coefficient: a spike at zero and a Gaussian slab.
+
+A coefficient is exactly zero with probability ``1 − q`` and otherwise drawn from ``N(m, v)``. The atom makes
+the distribution neither discrete nor continuous, so every method says how it treats the point zero.
+"""
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+
+__all__ = ["SpikeSlab"]
+
+_HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class SpikeSlab:
+    """Independent spike-and-slab distributions, one for each entry of an array.
+
+    ``β = 0`` with probability ``1 − prob_active``, else ``β ~ N(slab_mean, slab_var)``.
+
+    Parameters
+    ----------
+    prob_active : array-like
+        Probability, in [0, 1], that the coefficient comes from the slab.
+    slab_mean : array-like
+        Mean of the slab.
+    slab_var : array-like
+        Variance of the slab, at least zero. At zero the slab is a point mass at ``slab_mean``.
+
+    Attributes
+    ----------
+    prob_active, slab_mean, slab_var : ndarray
+        The parameters, broadcast against each other, read-only. They are float32 if all three came as
+        float32, else float64, and so is all that the methods return. The arithmetic is always float64.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not finite or out of range, or if the shapes do not broadcast.
+
+    Examples
+    --------
+    >>> from bayeslista.distributions import SpikeSlab
+    >>> belief = SpikeSlab(prob_active=[0.0, 0.5, 1.0], slab_mean=2.0, slab_var=1.0)
+    >>> belief
+    SpikeSlab(shape=(3,), dtype=float64)
+    >>> belief.mean()
+    array([0., 1., 2.])
+    >>> low, high = belief.interval(0.9)
+    >>> low.round(2), high.round(2)
+    (array([0.  , 0.  , 0.36]), array([0.  , 3.28, 3.64]))
+    >>> belief[1].prob_active
+    array(0.5)
+    """
+
+    prob_active: NDArray[np.floating]
+    slab_mean: NDArray[np.floating]
+    slab_var: NDArray[np.floating]
+
+    def __init__(self, prob_active: ArrayLike, slab_mean: ArrayLike, slab_var: ArrayLike) -> None:
+        given = {"prob_active": prob_active, "slab_mean": slab_mean, "slab_var": slab_var}
+        arrays = {name: _as_real(name, values) for name, values in given.items()}
+        try:
+            shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        except ValueError:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise ValueError(f"The parameters do not broadcast: {shapes}. Give them one common shape.") from None
+        for name, array in arrays.items():
+            _check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
+        chance, variance = arrays["prob_active"], arrays["slab_var"]
+        legal = (chance >= 0) & (chance <= 1)
+        _check_entries(legal, "prob_active", chance, "lie in [0, 1]", "Pass probabilities; clip round-off.")
+        remedy = "Pass variances, not log-variances; clip round-off."
+        _check_entries(variance >= 0, "slab_var", variance, "be at least 0", remedy)
+        single = all(array.dtype == np.float32 for array in arrays.values())
+        for name, array in arrays.items():
+            stored = np.array(np.broadcast_to(array, shape), dtype=np.float32 if single else np.float64)
+            stored.setflags(write=False)
+            object.__setattr__(self, name, stored)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array of distributions.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> SpikeSlab([[0.1], [0.2]], [0.0, 1.0, 2.0], 1.0).shape
+        (2, 3)
+        """
+        return self.prob_active.shape
+
+    def __len__(self) -> int:
+        return len(self.prob_active)
+
+    def __getitem__(self, index: Any) -> "SpikeSlab":
+        return SpikeSlab(self.prob_active[index], self.slab_mean[index], self.slab_var[index])
+
+    def __iter__(self) -> Iterator["SpikeSlab"]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"SpikeSlab(shape={self.shape}, dtype={self.prob_active.dtype})"
+
+    def mean(self) -> NDArray[np.floating]:
+        """Mean ``q m``, spike included.
+
+        Returns
+        -------
+        ndarray
+            One mean for each coefficient.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> float(SpikeSlab(0.25, 2.0, 1.0).mean())
+        0.5
+        """
+        q, m, _ = self._parameters()
+        return self._finish(q * m)
+
+    def var(self) -> NDArray[np.floating]:
+        """Variance ``q (v + (1 − q) m²)``, spike included: a sum of non-negative terms, so nothing cancels.
+
+        Returns
+        -------
+        ndarray
+            One variance for each coefficient; infinite only where it exceeds the floating-point range.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> float(SpikeSlab(0.5, 2.0, 1.0).var())
+        1.5
+        """
+        q, m, _ = self._parameters()
+        with np.errstate(over="ignore"):
+            return self._finish(q * self.slab_var.astype(np.float64) + q * (1.0 - q) * m * m)
+
+    def std(self) -> NDArray[np.floating]:
+        """Square root of the variance, formed without squaring: it stays finite where the variance overflows.
+
+        Returns
+        -------
+        ndarray
+            One standard deviation for each coefficient.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> round(float(SpikeSlab(0.5, 2.0, 1.0).std()), 4)
+        1.2247
+        """
+        q, m, s = self._parameters()
+        return self._finish(np.hypot(np.sqrt(q) * s, np.sqrt(q * (1.0 - q)) * m))
+
+    def log_prob(self, x: ArrayLike) -> NDArray[np.floating]:
+        """Log density with respect to Lebesgue measure plus a unit atom at zero.
+
+        An exact zero scores ``log(1 − q)``, any other value ``log q + log N(x; m, v)``. The density of a slab
+        of zero variance is the limit ``v → 0``: infinite at ``x = m ≠ 0`` (if ``q > 0``), elsewhere zero. If
+        ``m = 0`` as well, all the mass lies on the atom and zero scores ``log 1 = 0``.
+
+        Parameters
+        ----------
+        x : array-like
+            Values, broadcast against the distributions; leading dimensions hold samples. Infinite values
+            score −inf.
+
+        Returns
+        -------
+        ndarray
+            Log densities, never NaN.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> SpikeSlab(0.5, 2.0, 1.0).log_prob([0.0, 2.0]).round(4)
+        array([-0.6931, -1.6121])
+        """
+        q, m, s = self._parameters()
+        values = self._argument("x", x)
+        point = s == 0.0
+        with np.errstate(divide="ignore", over="ignore"):
+            gaussian = -0.5 * self._standardise(values) ** 2 - np.log(np.where(point, 1.0, s)) - _HALF_LOG_TWO_PI
+            density = np.where(point & (values == m), np.inf, gaussian)
+            slab = np.where(q > 0.0, np.log(np.where(q > 0.0, q, 1.0)) + density, -np.inf)
+            spike = np.where(point & (m == 0.0), 0.0, np.log1p(-q))
+        return self._finish(np.where(values == 0.0, spike, slab))
+
+    def cdf(self, x: ArrayLike) -> NDArray[np.floating]:
+        """Probability ``P(β ≤ x)``; it jumps by ``1 − q`` at ``x = 0``, where the atom is counted.
+
+        Parameters
+        ----------
+        x : array-like
+            Values, broadcast against the distributions; leading dimensions hold samples.
+
+        Returns
+        -------
+        ndarray
+            Probabilities, with full relative precision in the lower tail.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> SpikeSlab(0.5, 0.0, 1.0).cdf([-1e-9, 0.0]).round(4)
+        array([0.25, 0.75])
+        """
+        q, _, _ = self._parameters()
+        values = self._argument("x", x)
+        return self._finish(q * ndtr(self._standardise(values)) + np.where(values >= 0.0, 1.0 - q, 0.0))
+
+    def quantile(self, p: ArrayLike) -> NDArray[np.floating]:
+        """Smallest ``x`` with ``P(β ≤ x) ≥ p``: the generalised inverse of :meth:`cdf`.
+
+        A level that falls within the jump of the atom gives exactly 0. Levels 0 and 1 give the ends of the
+        support: ±inf as a rule, finite ones where ``slab_var`` or ``prob_active`` is zero.
+
+        Parameters
+        ----------
+        p : array-like
+            Levels in [0, 1], broadcast against the distributions; leading dimensions are free.
+
+        Returns
+        -------
+        ndarray
+            Quantiles, precise for tiny ``p`` and for tiny ``1 − p``.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> SpikeSlab(0.5, 0.0, 1.0).quantile([0.05, 0.5, 0.95]).round(4)
+        array([-1.2816,  0.    ,  1.2816])
+        """
+        q, m, s = self._parameters()
+        lower = self._argument("p", p)
+        legal = (lower >= 0.0) & (lower <= 1.0)
+        _check_entries(legal, "p", lower, "lie in [0, 1]", "Pass probabilities, not percentages.")
+        upper, spike = 1.0 - lower, 1.0 - q
+        at_zero = self._standardise(np.zeros(()))
+        left, right = q * ndtr(at_zero), q * ndtr(-at_zero)
+        # The smaller of the two tails is known to full relative precision: it decides, and it is inverted.
+        small = lower < upper
+        below = np.where(small, lower <= left, upper >= right + spike)
+        above = np.where(small, lower > left + spike, (upper < right) | ((upper == 0.0) & (s > 0.0)))
+        with np.errstate(over="ignore"):
+            divisor = np.where(q > 0.0, q, 1.0)
+            lower_share = np.where(below, lower, np.where(small, lower - spike, q - upper)) / divisor
+            upper_share = np.where(below, q - lower, upper) / divisor
+        score = np.where(lower_share < upper_share, ndtri(lower_share), -ndtri(upper_share))
+        slab = m + s * np.where(s > 0.0, score, 0.0)
+        one_sided = [np.minimum(slab, 0.0), np.maximum(slab, 0.0)]
+        return self._finish(np.select([q == 0.0, q == 1.0, below, above], [0.0, slab, *one_sided], 0.0))
+
+    def interval(self, level: ArrayLike) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Central interval that leaves at most ``(1 − level)/2`` of the probability on either side.
+
+        The upper end is minus the lower end for ``−β``, so the interval of ``−β`` is the mirror image and a
+        tiny upper tail is as precise as a tiny lower one. Where an end falls on the atom, the interval holds
+        more than ``level``.
+
+        Parameters
+        ----------
+        level : array-like
+            Probability in [0, 1] that the interval is to hold; broadcast against the distributions.
+
+        Returns
+        -------
+        low, high : ndarray
+            The ends, both part of the interval.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> low, high = SpikeSlab([0.02, 1.0], 0.0, 1.0).interval(0.95)
+        >>> low.round(2), high.round(2)
+        (array([ 0.  , -1.96]), array([0.  , 1.96]))
+        """
+        share = self._argument("level", level)
+        legal = (share >= 0.0) & (share <= 1.0)
+        _check_entries(legal, "level", share, "lie in [0, 1]", "Pass a probability, not a percentage.")
+        tail = (1.0 - share) / 2.0
+        mirrored = SpikeSlab(self.prob_active, -self.slab_mean, self.slab_var)
+        return self.quantile(tail), 0.0 - mirrored.quantile(tail)
+
+    def sample(
+        self, n: int, random_state: int | np.random.Generator | np.random.RandomState | None = None
+    ) -> NDArray[np.floating]:
+        """Independent draws; those of the spike are exactly zero.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws from each distribution, at least zero.
+        random_state : int, numpy.random.Generator, numpy.random.RandomState or None
+            A seed, a source of randomness to advance, or None for fresh entropy. The same seed gives the same
+            draws.
+
+        Returns
+        -------
+        ndarray of shape (n, *shape)
+            The draws.
+
+        Examples
+        --------
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> draws = SpikeSlab([0.0, 1.0], 3.0, 0.0).sample(2, random_state=0)
+        >>> draws
+        array([[0., 3.],
+               [0., 3.]])
+        """
+        size = operator.index(n)
+        if size < 0:
+            raise ValueError(f"n must be at least 0, got {size}. Ask for that many draws of each distribution.")
+        source: np.random.Generator | np.random.RandomState
+        if isinstance(random_state, (np.random.Generator, np.random.RandomState)):
+            source = random_state
+        else:
+            source = np.random.default_rng(random_state)
+        q, m, s = self._parameters()
+        active = source.random((size, *self.shape)) < q
+        return self._finish(np.where(active, m + s * source.standard_normal((size, *self.shape)), 0.0))
+
+    def _parameters(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Probability, slab mean and slab standard deviation in double precision."""
+        q, m, v = (a.astype(np.float64) for a in (self.prob_active, self.slab_mean, self.slab_var))
+        return q, m, np.sqrt(v)
+
+    def _argument(self, name: str, values: ArrayLike) -> NDArray[np.float64]:
+        """Check an argument that meets the distributions entry by entry."""
+        array = _as_real(name, values).astype(np.float64)
+        try:
+            np.broadcast_shapes(array.shape, self.shape)
+        except ValueError:
+            raise ValueError(
+                f"{name} has shape {array.shape}, which does not broadcast against the distributions, "
+                f"of shape {self.shape}. Let its last dimensions match; samples or levels go in front."
+            ) from None
+        _check_entries(~np.isnan(array), name, array, "not be NaN", "Remove or impute missing values.")
+        return array
+
+    def _standardise(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Slab z-score; for a slab without width, ±inf on either side of its point (+inf at it)."""
+        _, m, s = self._parameters()
+        with np.errstate(over="ignore"):
+            score = (x - m) / np.where(s > 0.0, s, 1.0)
+        return np.where(s > 0.0, score, np.where(x >= m, np.inf, -np.inf))
+
+    def _finish(self, values: NDArray[np.float64]) -> NDArray[np.floating]:
+        """Bring a result to the precision of the parameters; a single number becomes a NumPy scalar."""
+        with np.errstate(over="ignore"):
+            return np.asarray(values).astype(self.prob_active.dtype)[()]
+
+
+def _as_real(name: str, values: ArrayLike) -> NDArray[np.floating]:
+    """Array of real floating-point numbers: float32 stays, any other real type becomes float64."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}. Convert it to float.")
+    return array if array.dtype == np.float32 else array.astype(np.float64)
+
+
+def _check_entries(legal: NDArray[np.bool_], name: str, values: NDArray[Any], rule: str, remedy: str) -> None:
+    """Raise a ValueError that says which rule is broken, how often, where first, and what to do."""
+    if legal.all():
+        return
+    first = tuple(int(i) for i in np.unravel_index(int(np.argmin(legal)), legal.shape))
+    wrong = int(legal.size - np.count_nonzero(legal))
+    where = f"{wrong} of {legal.size} entries fail, the first at index {first}: " if legal.ndim else "got "
+    raise ValueError(f"{name} must {rule}; {where}{values[first]}. {remedy}")

@@ -1,0 +1,9 @@
+"""Sparse coders behind scikit-learn's API."""
+
+from bayeslista.estimators._base import NumericalWarning
+from bayeslista.estimators.bayes_lista import BayesLISTA
+from bayeslista.estimators.fista import FISTA
+from bayeslista.estimators.ista import ISTA
+from bayeslista.estimators.lista import LISTA
+
+__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning"]

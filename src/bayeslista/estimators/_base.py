@@ -1,0 +1,511 @@
+"""The bridge from scikit-learn's conventions to the mathematics.
+
+Every estimator validates here and only here: what leaves this module is finite, two-dimensional, of matching
+shapes and of one floating type.
+"""
+
+import math
+import re
+import sys
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from numbers import Integral, Real
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils import Tags, check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from tqdm import tqdm
+
+from bayeslista._precision import common_dtype
+from bayeslista.proximal import estimate_design_matrix
+
+_LARGEST_BLOCK = 1024
+_SMALLEST_BLOCK = 8
+_DTYPES = ("auto", "float32", "float64")
+
+
+class NumericalWarning(UserWarning):
+    """Training met numbers it could not use, skipped them, and counted them in ``diagnostics_``.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from bayeslista.estimators import NumericalWarning
+    >>> warnings.simplefilter("ignore", NumericalWarning)
+    """
+
+
+class BaseSparseCoder(
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    MultiOutputMixin,
+    TransformerMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
+):
+    """What every sparse coder shares: validation, prediction and the shape of its answers.
+
+    A subclass stores ``n_layers``, ``design_matrix``, ``shrinkage`` and ``dtype`` in its constructor, writes
+    `fit` from `_check_parameters`, `_validate_pairs` and `_resolve_design_matrix`, and implements
+    `_predict_codes`.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Observed values per sample, K.
+    n_components_ : int
+        Coefficients per code, D.
+    dtype_ : numpy.dtype
+        The floating type of the fit, and of everything it predicts.
+    design_matrix_ : ndarray of shape (K, D)
+        The design matrix given, or else estimated from the pairs.
+    """
+
+    n_layers: int
+    design_matrix: ArrayLike | None
+    shrinkage: float
+    dtype: str
+
+    @abstractmethod
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn from pairs of observations and codes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        y : array-like of shape (n_samples, n_components) or (n_samples,)
+            Their codes, one a row.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
+        """
+
+    @abstractmethod
+    def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+        """Codes of validated observations."""
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Predict the codes of observations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components) or (n_samples,)
+            Their codes, one-dimensional if those of `fit` were, in the floating type of the fit.
+        """
+        return self._postprocess(self._predict_codes(self._validate_observations(X)))
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Codes of observations, as features for the next step of a pipeline.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            What `predict` returns, always two-dimensional.
+        """
+        return self._predict_codes(self._validate_observations(X))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def _check_parameters(self) -> None:
+        """Refuse constructor parameters that no data could make valid; subclasses add their own."""
+        check_integer("n_layers", self.n_layers, minimum=1)
+        check_real("shrinkage", self.shrinkage, minimum=0)
+        check_choice("dtype", self.dtype, _DTYPES)
+
+    def _validate_pairs(
+        self, X: ArrayLike, y: ArrayLike, *, reset: bool = True
+    ) -> tuple[Float[np.ndarray, "n K"], Float[np.ndarray, "n D"]]:
+        """Observations and codes, finite, two-dimensional, of one floating type.
+
+        With `reset` the shapes and the floating type are learned from these pairs; without it (`partial_fit`)
+        the pairs have to agree with those of the fit.
+        """
+        with _naming("X"):
+            # The target is validated below; its presence is validated here, as the tags ask.
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            observations = validate_data(self, X, reset=reset, dtype="numeric")
+        codes = _check_codes(y)
+        if len(codes) != len(observations):
+            raise ValueError(
+                f"X and y must pair up row by row: X has {len(observations)} samples and y has {len(codes)}; "
+                "pass one code for every observation."
+            )
+        if reset:
+            self.dtype_ = self._resolve_dtype(observations, codes)
+            self.n_components_ = math.prod(codes.shape[1:])
+            self._one_dimensional_codes = codes.ndim == 1
+        elif codes.shape[1:] != self._code_shape:
+            raise ValueError(
+                f"y has shape {codes.shape}, expected {('n_samples', *self._code_shape)} as in the first "
+                "fit; pass codes of the same components, or fit anew."
+            )
+        return (
+            _cast("X", observations, self.dtype_),
+            _cast("y", codes.reshape(len(codes), -1), self.dtype_),
+        )
+
+    def _validate_observations(self, X: ArrayLike) -> Float[np.ndarray, "n K"]:
+        """Observations to predict from, in the floating type of the fit."""
+        check_is_fitted(self, "design_matrix_")
+        with _naming("X"):
+            observations = validate_data(self, X, reset=False, dtype="numeric")
+        return _cast("X", observations, self.dtype_)
+
+    def _resolve_design_matrix(
+        self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]
+    ) -> Float[np.ndarray, "K D"]:
+        """Return a copy of the design matrix that the user gave, or else one estimated from the pairs."""
+        if self.design_matrix is None:
+            return estimate_design_matrix(Y, B)
+        with _naming("design_matrix"):
+            given = check_array(self.design_matrix, dtype="numeric", input_name="design_matrix")
+        expected = (Y.shape[1], B.shape[1])
+        if given.shape != expected:
+            remedy = "pass its transpose" if given.shape == expected[::-1] else "pass one that fits, or None"
+            raise ValueError(
+                f"design_matrix has shape {given.shape}, expected (n_observed, n_components) = {expected} to "
+                f"match X and y; {remedy} (None estimates it from the pairs)."
+            )
+        return _cast("design_matrix", given, self.dtype_, copy=True)
+
+    def _postprocess(self, codes: Float[np.ndarray, "n D"]) -> np.ndarray:
+        """Restore the dimensions that the codes of `fit` had."""
+        return codes.reshape(len(codes), *self._code_shape)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """Context in which JAX computes in the floating type of the fit."""
+        return jax.enable_x64(self.dtype_ == np.float64)
+
+    def _resolve_dtype(self, observations: np.ndarray, codes: np.ndarray) -> np.dtype:
+        """Return float32 for float32 observations and codes that are float32 or integers; else float64."""
+        if self.dtype != "auto":
+            return np.dtype(self.dtype)
+        if np.issubdtype(observations.dtype, np.floating):
+            return common_dtype(observations, codes)
+        return np.dtype(np.float64)
+
+    @property
+    def _code_shape(self) -> tuple[int, ...]:
+        return () if self._one_dimensional_codes else (self.n_components_,)
+
+
+def in_blocks(function: Callable[[np.ndarray], Any], rows: Float[np.ndarray, "n K"]) -> Any:
+    """Apply a row-wise function to blocks of few different sizes, so that few sizes are ever compiled.
+
+    Rows go through in blocks of 1,024; what is left over is padded with zeros to the next power of two, at
+    least 8. Any pytree of arrays that lead with the rows comes back as NumPy arrays, without the padding.
+
+    Parameters
+    ----------
+    function : callable
+        From an array of shape (m, K) to a pytree of arrays of shape (m, ...).
+    rows : ndarray of shape (n, K)
+        Its input.
+
+    Returns
+    -------
+    pytree of ndarray
+        What `function` would return for all rows at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.estimators._base import in_blocks
+    >>> in_blocks(lambda block: (block.sum(axis=1), block[:, 0] * len(block)), np.ones((3, 2)))
+    (array([2., 2., 2.]), array([8., 8., 8.]))
+    """
+    size = min(_LARGEST_BLOCK, max(_SMALLEST_BLOCK, 1 << (len(rows) - 1).bit_length()))
+    padded = np.zeros((-(-len(rows) // size) * size, *rows.shape[1:]), rows.dtype)
+    padded[: len(rows)] = rows
+    blocks = [function(padded[start : start + size]) for start in range(0, len(padded), size)]
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *blocks)
+
+
+def progress_bar(total: int, description: str, verbose: int) -> tqdm:
+    """Make a progress bar on the standard error, silent unless `verbose` is at least 1.
+
+    Call ``advance(bar, nmse)`` after every pass.
+
+    Parameters
+    ----------
+    total : int
+        How many passes there are at most.
+    description : str
+        What is being trained.
+    verbose : int
+        Whether to show it.
+
+    Returns
+    -------
+    tqdm.tqdm
+        A context manager.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import advance, progress_bar
+    >>> with progress_bar(3, "LISTA", verbose=0) as bar:
+    ...     for error in (0.9, 0.8, 0.7):
+    ...         advance(bar, error)
+    """
+    return tqdm(total=total, desc=description, unit="pass", disable=verbose < 1, file=sys.stderr)
+
+
+def advance(bar: tqdm, nmse: float) -> None:
+    """Move a progress bar one pass on and show the running NMSE.
+
+    Parameters
+    ----------
+    bar : tqdm.tqdm
+        From `progress_bar`.
+    nmse : float
+        The normalised error after this pass.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import advance, progress_bar
+    >>> with progress_bar(1, "LISTA", verbose=0) as bar:
+    ...     advance(bar, 0.5)
+    """
+    bar.set_postfix(nmse=f"{nmse:.4f}", refresh=False)
+    bar.update()
+
+
+def check_integer(name: str, value: Any, *, minimum: int) -> None:
+    """Refuse, by name, a parameter that is not an integer of at least `minimum`.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    value : object
+        What the user gave.
+    minimum : int
+        The least value allowed.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import check_integer
+    >>> check_integer("n_layers", 0, minimum=1)
+    Traceback (most recent call last):
+    ValueError: n_layers must be an integer of at least 1, got 0; pass for example n_layers=1.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < minimum:
+        raise ValueError(
+            f"{name} must be an integer of at least {minimum}, got {value!r}; pass for example {name}={minimum}."
+        )
+
+
+def check_real(name: str, value: Any, *, minimum: float, below: float = math.inf, strict: bool = False) -> None:
+    """Refuse, by name, a parameter that is not a finite number in its range.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    value : object
+        What the user gave.
+    minimum : float
+        The least value allowed, or with `strict` the greatest not allowed.
+    below : float
+        The value has to be less than this.
+    strict : bool
+        Whether `minimum` itself is refused.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import check_real
+    >>> check_real("shrinkage", -0.1, minimum=0)
+    Traceback (most recent call last):
+    ValueError: shrinkage must be a finite number of at least 0, got -0.1; pass for example shrinkage=0.1.
+    """
+    numeric = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    # Comparisons with NaN are false, so it fails here as well.
+    if not (numeric and (value > minimum if strict else value >= minimum) and value < below):
+        interval = f"{'above' if strict else 'of at least'} {minimum}"
+        ceiling = "" if below == math.inf else f" and below {below}"
+        raise ValueError(
+            f"{name} must be a finite number {interval}{ceiling}, got {value!r}; pass for example {name}=0.1."
+        )
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuse, by name, a parameter that is none of its choices.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    value : object
+        What the user gave.
+    choices : tuple of str
+        What is allowed.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import check_choice
+    >>> check_choice("dtype", "float16", ("float32", "float64"))
+    Traceback (most recent call last):
+    ValueError: dtype must be one of 'float32', 'float64', got 'float16'; pass one of these.
+    """
+    if not isinstance(value, str) or value not in choices:
+        allowed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {allowed}, got {value!r}; pass one of these.")
+
+
+def check_boolean(name: str, value: Any) -> None:
+    """Refuse, by name, a parameter that is neither True nor False.
+
+    Parameters
+    ----------
+    name : str
+        The parameter.
+    value : object
+        What the user gave.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import check_boolean
+    >>> check_boolean("learn_shrinkage", "yes")
+    Traceback (most recent call last):
+    ValueError: learn_shrinkage must be True or False, got 'yes'; pass one of these.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}; pass one of these.")
+
+
+def check_verbose(value: Any) -> None:
+    """Refuse a `verbose` that is neither a truth value nor a non-negative integer.
+
+    Parameters
+    ----------
+    value : object
+        What the user gave.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import check_verbose
+    >>> check_verbose(True)
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        check_integer("verbose", value, minimum=0)
+
+
+def random_seed(random_state: Any) -> int:
+    """Draw one seed from scikit-learn's `random_state`: None, an integer or a ``RandomState``.
+
+    Parameters
+    ----------
+    random_state : None, int or numpy.random.RandomState
+        What the user gave.
+
+    Returns
+    -------
+    int
+        A seed for NumPy's or JAX's generators.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._base import random_seed
+    >>> random_seed(0) == random_seed(0)
+    True
+    """
+    with _naming("random_state"):
+        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def root_mean_square(values: np.ndarray) -> float:
+    """Root mean square, safe from overflow; 1 where all is zero or there is nothing.
+
+    Parameters
+    ----------
+    values : ndarray
+        Of any shape.
+
+    Returns
+    -------
+    float
+        A scale to divide by.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.estimators._base import root_mean_square
+    >>> root_mean_square(np.array([3e200, -3e200])), root_mean_square(np.zeros(2))
+    (3e+200, 1.0)
+    """
+    largest = float(np.max(np.abs(values), initial=0.0)) or 1.0
+    return largest * float(np.sqrt(np.mean((values / largest) ** 2)) if values.size else 0.0) or 1.0
+
+
+@contextmanager
+def _naming(argument: str) -> Iterator[None]:
+    """Put the name of the argument in front of a message that lacks it."""
+    try:
+        yield
+    except ValueError as error:
+        if re.search(rf"\b{argument}\b", str(error)):
+            raise
+        raise ValueError(f"{argument}: {error}") from error
+
+
+def _check_codes(y: ArrayLike) -> np.ndarray:
+    """Codes as the user gave them: numeric, finite, one- or two-dimensional and not empty."""
+    with _naming("y"):
+        codes = check_array(
+            y,
+            dtype="numeric",
+            ensure_2d=False,
+            allow_nd=True,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+            input_name="y",
+        )
+    if codes.ndim not in (1, 2) or codes.size == 0:
+        raise ValueError(
+            f"y has shape {codes.shape}, expected (n_samples, n_components) or (n_samples,) with at least "
+            "one of each; pass one code, not empty, for every observation."
+        )
+    return codes
+
+
+def _cast(name: str, values: np.ndarray, dtype: np.dtype, *, copy: bool = False) -> np.ndarray:
+    """Convert validated numbers to `dtype`, and refuse those that do not fit in it."""
+    if values.dtype == dtype:
+        return values.copy() if copy else values
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    if not np.isfinite(converted).all():
+        raise ValueError(f"{name} has values too large for {dtype}; rescale it, or pass dtype='float64'.")
+    return converted

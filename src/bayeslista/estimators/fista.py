@@ -1,0 +1,72 @@
+"""FISTA as an estimator."""
+
+import numpy as np
+from jaxtyping import Float
+
+from bayeslista.estimators.ista import ProximalCoder
+from bayeslista.proximal import ProximalWeights, fista
+
+
+class FISTA(ProximalCoder):
+    """Sparse coding by the fast iterative shrinkage-thresholding algorithm [1]_.
+
+    `ISTA` with Nesterov's momentum: the same minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``, approached at the rate
+    ``1/k²`` in place of ``1/k``. The first two layers equal those of ISTA.
+
+    Parameters
+    ----------
+    n_layers : int, default=100
+        How many soft-thresholdings, the first included.
+    design_matrix : array-like of shape (n_observed, n_components), default=None
+        ``X`` in ``y = X β + noise``. None estimates it from the pairs by ridge regression.
+    shrinkage : float, default=0.1
+        The threshold ``λ``, in the units of the codes.
+    dtype : {"auto", "float32", "float64"}, default="auto"
+        The floating type of the computation. "auto" is float32 where the observations are float32 and the
+        codes float32 or integers, else float64.
+
+    Attributes
+    ----------
+    design_matrix_ : ndarray of shape (n_observed, n_components)
+        The design matrix in use.
+    encoder_ : ndarray of shape (n_components, n_observed)
+        ``W``.
+    recurrent_ : ndarray of shape (n_components, n_components)
+        ``S``.
+    shrinkage_ : float
+        ``λ``.
+    step_inverse_ : float
+        ``τ``.
+    n_iter_ : int
+        How many soft-thresholdings a prediction takes: `n_layers` as fitted.
+    dtype_ : numpy.dtype
+        The floating type of the fit and its predictions.
+    n_components_ : int
+        Coefficients per code.
+    n_features_in_ : int
+        Observed values per sample.
+
+    See Also
+    --------
+    ISTA : The same without momentum.
+    LISTA : The same steps with weights learned from the pairs.
+
+    References
+    ----------
+    .. [1] A. Beck and M. Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse
+       problems", SIAM Journal on Imaging Sciences 2(1), 2009.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.estimators import FISTA
+    >>> codes = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -2.0]])
+    >>> X = np.array([[1.0, 0.2, 0.0], [0.0, 1.0, 0.1], [0.3, 0.0, 1.0]])
+    >>> model = FISTA(n_layers=30, design_matrix=X, shrinkage=0.01).fit(codes @ X.T, codes)
+    >>> model.predict(codes @ X.T).round(1) + 0.0
+    array([[ 1.,  0.,  0.],
+           [ 0.,  0., -2.]])
+    """
+
+    def _solve(self, weights: ProximalWeights, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+        return fista(weights, Y, self.shrinkage_, self.n_iter_)

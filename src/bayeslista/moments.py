@@ -1,0 +1,532 @@
+r"""What soft-thresholding does to a Gaussian: probabilities, moments and their derivatives.
+
+For :math:`x \sim N(m, v)` and :math:`h = h_\lambda(x) = \mathrm{sign}(x) \max(|x| - \lambda, 0)` it computes
+
+====================  ==============================================================================
+``prob_active``       :math:`q = P(|x| > \lambda)`, the probability that ``h`` is not zero
+``mean``, ``var``     :math:`e = E\,h` and :math:`s = \mathrm{Var}\,h`, the spike at zero included
+slab                  mean and variance of ``h`` given that it is not zero
+====================  ==============================================================================
+
+and every derivative in ``m`` and ``v``, all in closed form.
+
+How it stays accurate
+---------------------
+Write :math:`\alpha = |m|/\sqrt v`, :math:`\delta = \lambda/\sqrt v`; the two tails start at
+:math:`\delta - \alpha` and :math:`\delta + \alpha` standard deviations. Each is described by the *tail ratios*
+:math:`\rho_n(t) = R_n(t) / R_{n-1}(t)` of :math:`R_n(t) = E[(z - t)_+^n] / \varphi(t)`, which obey
+
+.. math:: \rho_n(t) = \frac{n}{t + \rho_{n+1}(t)}, \qquad R_0(t) = \frac{1}{t + \rho_1(t)},
+
+so one smooth function, :math:`\rho_3`, gives all the others by sums and quotients of positive numbers: nothing
+cancels and nothing underflows, however far out the tail. The two densities are
+:math:`\varphi(\delta - \alpha)` and :math:`e^{-2\alpha\delta}` times that, and the variance of the two-sided
+variable is a sum of three positive terms because the sides exclude each other. ``v = 0`` and ``λ = 0`` give the
+exact limits; where the derivative does not exist (``v = 0`` and ``|m| = λ``) it is zero by convention.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayeslista._precision import follows_input_precision
+
+_HALF_LOG_TWO_PI = 0.9189385332046727
+_INVERSE_ROOT_TWO_PI = 0.3989422804014327
+
+# (t + 2) ρ₃(t) / 3 as a polynomial in w = (t − 4)/(t + 4), constant term first: the Chebyshev interpolant over
+# 0 ≤ t < ∞, rewritten in powers of w. tests/test_moments.py derives it again with mpmath.
+_TAIL_CENTRE = 4.0
+_TAIL_OFFSET = 2.0
+_TAIL_CHEBYSHEV = (
+    1.1346969739156394,
+    -0.05229280842801673,
+    -0.10805971632010211,
+    0.022255989838286815,
+    0.005675590724953098,
+    -0.002060778510673514,
+    -0.00042576962791821053,
+    0.00019094035667948397,
+    3.97634734165398e-05,
+    -1.7913366670496845e-05,
+    -4.232107510854752e-06,
+    1.6681235650509276e-06,
+    4.803129056204906e-07,
+    -1.5032797026664152e-07,
+    -5.5562612308394884e-08,
+    1.2666680446983664e-08,
+    6.3672854999194e-09,
+    -9.377076584313888e-10,
+    -7.097113982348206e-10,
+    5.102652973715479e-11,
+    7.593377186959462e-11,
+    2.3821651246732176e-14,
+    -7.709425615138838e-12,
+    -5.650075798412436e-13,
+    7.335230476942745e-13,
+    1.122836404430365e-13,
+    -6.431443022967462e-14,
+    -1.610413839154821e-14,
+)
+_TAIL_POLYNOMIAL = {
+    np.dtype(np.float64): np.polynomial.chebyshev.cheb2poly(_TAIL_CHEBYSHEV),
+    np.dtype(np.float32): np.polynomial.chebyshev.cheb2poly(_TAIL_CHEBYSHEV[:16]),
+}
+
+
+class SoftThresholdMoments(NamedTuple):
+    """Moments of a soft-thresholded Gaussian, the spike at zero included."""
+
+    prob_active: Float[Array, "..."]
+    mean: Float[Array, "..."]
+    var: Float[Array, "..."]
+
+
+class SoftThresholdGradients(NamedTuple):
+    """Derivatives of :class:`SoftThresholdMoments` in the mean and the variance of the Gaussian."""
+
+    prob_active_by_mean: Float[Array, "..."]
+    prob_active_by_var: Float[Array, "..."]
+    mean_by_mean: Float[Array, "..."]
+    mean_by_var: Float[Array, "..."]
+    var_by_mean: Float[Array, "..."]
+    var_by_var: Float[Array, "..."]
+
+
+class SlabMoments(NamedTuple):
+    """The soft-thresholded Gaussian as a spike and slab, its probabilities as logarithms."""
+
+    log_prob_active: Float[Array, "..."]
+    log_prob_inactive: Float[Array, "..."]
+    mean: Float[Array, "..."]
+    var: Float[Array, "..."]
+
+
+class SlabGradients(NamedTuple):
+    """Derivatives of :class:`SlabMoments` in the mean and the variance of the Gaussian."""
+
+    log_prob_active_by_mean: Float[Array, "..."]
+    log_prob_active_by_var: Float[Array, "..."]
+    log_prob_inactive_by_mean: Float[Array, "..."]
+    log_prob_inactive_by_var: Float[Array, "..."]
+    mean_by_mean: Float[Array, "..."]
+    mean_by_var: Float[Array, "..."]
+    var_by_mean: Float[Array, "..."]
+    var_by_var: Float[Array, "..."]
+
+
+class _Tail(NamedTuple):
+    """One side of the threshold, in units of the standard deviation, given that ``x`` lies beyond it."""
+
+    hazard: Array  # density at the threshold over the probability beyond it
+    mean: Array  # mean excess
+    var: Array  # variance of the excess
+    skew: Array  # its third cumulant over the hazard's unit: d var / d(distance)
+    growth: Array  # mean + distance × var: twice the derivative of the mean excess in log v
+
+
+class _Standardised(NamedTuple):
+    """The Gaussian and its threshold in units of the standard deviation, reflected so that the mean is ≥ 0."""
+
+    std: Array  # √v, exactly zero where v is
+    safe_std: Array  # √v, never zero
+    alpha: Array  # |m|/√v
+    delta: Array  # λ/√v
+    distance: Array  # ||m| − λ|/√v
+    above: Array  # (|m| − λ)/√v
+    near: tuple[Array, Array, Array]  # ρ₁, ρ₂, ρ₃ at `distance`
+    far_distance: Array  # (|m| + λ)/√v
+    far: tuple[Array, Array, Array]  # ρ₁, ρ₂, ρ₃ there
+    density: Array  # φ(above)
+    ratio: Array  # φ(far) / φ(above) = exp(−2αδ)
+    ratio_complement: Array  # 1 − ratio
+    near_mills: Array  # R₀(|above|)
+    far_mills: Array  # ratio × R₀(far)
+    narrow: Array  # whether the inactive interval is so narrow that differences of tails would cancel
+    inactive: Array  # P(|x| < λ) / (density × width) where `mostly_active`
+
+    @property
+    def mostly_active(self) -> Array:
+        """Where the active probability is best had as one minus the inactive one."""
+        return (self.narrow & (self.std > 0)) | (self.above >= 0)
+
+    @property
+    def width(self) -> Array:
+        """The factor δ that a narrow interval's probability is proportional to, else one."""
+        return jnp.where(self.narrow, self.delta, 1)
+
+    @property
+    def spread(self) -> Array:
+        """2v ∂q/∂v over the density."""
+        narrow = self.delta * (1 + self.ratio) - self.alpha * self.ratio_complement
+        return jnp.where(self.narrow, narrow, self.far_distance * self.ratio - self.above)
+
+
+def _promote(*arrays: Array) -> list[Array]:
+    dtype = jnp.result_type(float, *arrays)
+    return jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in arrays))
+
+
+def _tail_ratios(distance: Array) -> tuple[Array, Array, Array]:
+    """ρ₁, ρ₂ and ρ₃ at ``distance`` ≥ 0, each to a few units in the last place."""
+    coefficients = _TAIL_POLYNOMIAL[np.dtype(distance.dtype)]
+    position = (distance - _TAIL_CENTRE) / (distance + _TAIL_CENTRE)
+    value = jnp.full_like(distance, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value = value * position + coefficient.astype(distance.dtype)
+    third = 3 * value / (distance + _TAIL_OFFSET)
+    second = 2 / (distance + third)
+    return 1 / (distance + second), second, third
+
+
+def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
+    limits = jnp.finfo(var.dtype)
+    farthest = 0.25 * float(np.sqrt(limits.max))
+    certain = var < 1e4 * limits.tiny  # leaves room for divisions by the variance and a probability
+    std = jnp.where(certain, 0, jnp.sqrt(jnp.where(certain, 1, var)))
+    safe_std = jnp.where(certain, float(limits.tiny) ** 0.25, std)
+    nearest = jnp.where(certain, 1e6, 0)  # without variance either side of the threshold is out of reach
+    size = jnp.abs(mean)
+    alpha = jnp.minimum(size / safe_std, farthest)
+    delta = jnp.minimum(shrinkage / safe_std, farthest)
+    distance = jnp.clip(jnp.abs(size - shrinkage) / safe_std, nearest, farthest)
+    beyond = (size > shrinkage) | ((size == shrinkage) & ~certain)
+    above = jnp.where(beyond, distance, -distance)
+    far_distance = jnp.clip((size + shrinkage) / safe_std, nearest, farthest)
+    near, far = _tail_ratios(distance), _tail_ratios(far_distance)
+    density = _INVERSE_ROOT_TWO_PI * jnp.exp(-0.5 * distance * distance)
+    ratio_complement = -jnp.expm1(-2 * alpha * delta)
+    ratio = 1 - ratio_complement
+    near_mills = 1 / (distance + near[0])
+    far_mills = ratio / (far_distance + far[0])
+
+    # Narrow interval: ∫ φ over (α−δ, α+δ) = 2δ φ(α) Σ Heₙ(α) δⁿ/(n+1)!, even n; and φ(α) = φ(α−δ) e^{δ²/2 − αδ}.
+    narrow = (delta * jnp.maximum(alpha, 1)) < 0.1
+    d2 = jnp.where(narrow, delta * delta, 0)
+    x = jnp.where(narrow, alpha * delta, 0) ** 2
+    series = 1 + (
+        (x - d2) / 6
+        + (x * x - 6 * x * d2 + 3 * d2 * d2) / 120
+        + (x * x * x - 15 * x * x * d2 + 45 * x * d2 * d2 - 15 * d2 * d2 * d2) / 5040
+    )
+    rise = 1 + 0.5 * d2 * (1 + 0.25 * d2 * (1 + d2 / 6))
+    inactive = jnp.where(narrow, 2 * series * rise * jnp.sqrt(ratio), near_mills - far_mills)
+    return _Standardised(
+        std, safe_std, alpha, delta, distance, above, near, far_distance, far, density, ratio, ratio_complement,
+        near_mills, far_mills, narrow, inactive,
+    )  # fmt: skip
+
+
+def _probabilities(z: _Standardised) -> tuple[Array, Array]:
+    """P(active) and P(inactive), each with a small relative error."""
+    inactive = z.density * z.inactive * z.width
+    active = z.density * (z.near_mills + z.far_mills)
+    return (
+        jnp.where(z.mostly_active, 1 - inactive, active),
+        jnp.where(z.mostly_active, inactive, 1 - active),
+    )
+
+
+def _finite(value: Array) -> Array:
+    largest = jnp.finfo(value.dtype).max
+    return jnp.clip(value, -largest, largest)
+
+
+def _moments(mean: Array, var: Array, shrinkage: Array, z: _Standardised) -> SoftThresholdMoments:
+    prob_active, _ = _probabilities(z)
+    near_first = z.density * z.near[0] * z.near_mills
+    far_first = z.density * z.far[0] * z.far_mills
+    excess = jnp.maximum(jnp.abs(mean) - shrinkage, 0) + z.std * (near_first - far_first)
+    near_var = near_first * z.near[1] - near_first * near_first
+    far_var = far_first * z.far[1] - far_first * far_first
+    above_var = jnp.where(z.above >= 0, 1 - 2 * z.density * z.near_mills, 0)
+    both = 2 * (jnp.maximum(z.above, 0) + near_first) * far_first
+    linear = (shrinkage == 0) & (z.std > 0)
+    return SoftThresholdMoments(
+        jnp.where(linear, 1, prob_active),
+        jnp.where(linear, mean, jnp.sign(mean) * excess),
+        jnp.where(linear, var, z.std * z.std * (above_var + near_var + far_var + both)),
+    )
+
+
+def _gradients(mean: Array, shrinkage: Array, z: _Standardised) -> SoftThresholdGradients:
+    sign = jnp.sign(mean)
+    prob_active, prob_inactive = _probabilities(z)
+    excess = jnp.maximum(z.above, 0) + z.density * (z.near[0] * z.near_mills - z.far[0] * z.far_mills)
+    difference = z.density * z.ratio_complement
+    linear = (shrinkage == 0) & (z.std > 0)
+    return SoftThresholdGradients(
+        sign * difference / z.safe_std,
+        0.5 * z.density * z.spread / z.safe_std / z.safe_std,
+        jnp.where(linear, 1, prob_active),
+        0.5 * sign * difference / z.safe_std,
+        2 * sign * z.std * excess * prob_inactive,
+        jnp.where(linear, 1, prob_active - excess * difference),
+    )
+
+
+def _beyond(distance: Array, ratios: tuple[Array, Array, Array]) -> _Tail:
+    """The excess over a threshold ``distance`` ≥ 0 standard deviations above the mean."""
+    first, second, third = ratios
+    hazard, var = distance + first, first * (second - first)
+    skew = hazard * first * first * second * (third - second)
+    return _Tail(hazard, first, var, skew, first + distance * var)
+
+
+def _tails(z: _Standardised) -> tuple[_Tail, _Tail]:
+    """The near and the far side of the threshold."""
+    hazard = z.density / (1 - z.density * z.near_mills)
+    height = jnp.maximum(z.above, 0)
+    mean = height + hazard
+    var = 1 - hazard * mean
+    inside = _Tail(hazard, mean, var, hazard * (mean * mean - var), hazard * (1 + height * mean))
+    outside = _beyond(z.distance, z.near)
+    near = _Tail(*(jnp.where(z.above >= 0, a, b) for a, b in zip(inside, outside, strict=True)))
+    return near, _beyond(z.far_distance, z.far)
+
+
+def _shares(z: _Standardised) -> tuple[Array, Array]:
+    """Shares of the near and of the far side in the active probability."""
+    near = jnp.where(z.above >= 0, 1 - z.density * z.near_mills, z.near_mills)
+    far = jnp.where(z.above >= 0, z.density * z.far_mills, z.far_mills)
+    return near / (near + far), far / (near + far)
+
+
+def _slab(mean: Array, var: Array, shrinkage: Array, z: _Standardised) -> SlabMoments:
+    near, far = _tails(z)
+    near_share, far_share = _shares(z)
+    prob_active, prob_inactive = _probabilities(z)
+    log_density = -0.5 * z.distance * z.distance - _HALF_LOG_TWO_PI
+    log_active = log_density + jnp.log(z.near_mills + z.far_mills)
+    log_inactive = log_density + jnp.log(z.inactive) + jnp.log(z.width)
+    beyond = jnp.maximum(jnp.abs(mean) - shrinkage, 0)
+    near_excess = beyond + z.std * jnp.where(z.above >= 0, near.hazard, near.mean)
+    between = near.mean + far.mean
+    slab_var = near_share * near.var + far_share * far.var + near_share * far_share * between * between
+    linear = (shrinkage == 0) & (z.std > 0)
+    return SlabMoments(
+        _finite(jnp.where(z.mostly_active, jnp.log1p(-prob_inactive), log_active)),
+        _finite(jnp.where(z.mostly_active, log_inactive, jnp.log1p(-prob_active))),
+        jnp.where(linear, mean, jnp.sign(mean) * (near_share * near_excess - far_share * z.std * far.mean)),
+        jnp.where(linear, var, z.std * z.std * slab_var),
+    )
+
+
+def _slab_gradients(mean: Array, shrinkage: Array, z: _Standardised) -> SlabGradients:
+    sign = jnp.sign(mean)
+    near, far = _tails(z)
+    near_share, far_share = _shares(z)
+    prob_active, prob_inactive = _probabilities(z)
+    mixing = near_share * far_share
+    between = near.mean + far.mean
+    # Derivatives of the near side's share: in the mean times √v, and twice that in the variance times v.
+    by_mean = mixing * (near.hazard + far.hazard)
+    outside = z.distance * near.mean - z.far_distance * far.mean - 4 * z.alpha * z.delta
+    inside = -z.above * near.hazard - z.far_distance * far.hazard
+    by_var = mixing * jnp.where(z.above >= 0, inside, outside)
+    spreading = (near.var - far.var) + (far_share - near_share) * between * between
+
+    # d log P = dP / P, with the density that both share cancelled where P may vanish.
+    active = jnp.where(z.mostly_active, prob_active, z.near_mills + z.far_mills)
+    active_density = jnp.where(z.mostly_active, z.density, 1)
+    inactive = jnp.where(z.mostly_active, z.inactive, prob_inactive)
+    inactive_density = jnp.where(z.mostly_active, 1, z.density)
+    # As λ → 0 numerator and denominator vanish alike: both are taken per unit of δ there.
+    per_width = jnp.where(z.narrow & (z.delta > 0), z.delta, 1)
+    vanishing = z.narrow & (z.delta == 0)
+    complement = jnp.where(vanishing, 2 * z.alpha, z.ratio_complement / per_width)
+    spread = jnp.where(vanishing, 2 - 2 * z.alpha * z.alpha, z.spread / per_width)
+
+    linear = (shrinkage == 0) & (z.std > 0)
+    mean_by_mean = near_share * near.var + far_share * far.var + by_mean * between
+    mean_by_var = near_share * near.growth - far_share * far.growth + by_var * between
+    var_by_mean = near_share * near.skew - far_share * far.skew + by_mean * spreading
+    var_by_mean += 2 * mixing * between * (near.var - far.var)
+    var_by_var = near_share * (near.var - 0.5 * z.above * near.skew)
+    var_by_var += far_share * (far.var + 0.5 * z.far_distance * far.skew)
+    var_by_var += 0.5 * by_var * spreading + mixing * between * (near.growth + far.growth)
+    gradients = SlabGradients(
+        _finite(sign * active_density * z.ratio_complement / active / z.safe_std),
+        _finite(0.5 * active_density * z.spread / active / z.safe_std / z.safe_std),
+        _finite(-sign * inactive_density * complement / inactive / z.safe_std),
+        _finite(-0.5 * inactive_density * spread / inactive / z.safe_std / z.safe_std),
+        jnp.where(linear, 1, mean_by_mean),
+        jnp.where(linear, 0, _finite(0.5 * sign * mean_by_var / z.safe_std)),
+        jnp.where(linear, 0, sign * z.std * var_by_mean),
+        jnp.where(linear, 1, var_by_var),
+    )
+    kink = (z.std == 0) & (jnp.abs(mean) == shrinkage)
+    return SlabGradients(*(jnp.where(kink, 0, gradient) for gradient in gradients))
+
+
+@follows_input_precision
+def soft_threshold_moments(
+    mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]
+) -> SoftThresholdMoments:
+    r"""Probability of being active, mean and variance of a soft-thresholded Gaussian.
+
+    Parameters
+    ----------
+    mean, var : array
+        Mean and variance (≥ 0) of the Gaussian.
+    shrinkage : array
+        The threshold λ ≥ 0. All three broadcast against each other.
+
+    Returns
+    -------
+    SoftThresholdMoments
+        ``prob_active`` :math:`= P(|x| > \lambda)`, ``mean`` and ``var`` of :math:`h_\lambda(x)`.
+
+    Examples
+    --------
+    >>> from bayeslista.moments import soft_threshold_moments
+    >>> moments = soft_threshold_moments(1e8, 1.0, 0.1)
+    >>> float(moments.prob_active), float(moments.var)
+    (1.0, 1.0)
+    """
+    mean, var, shrinkage = _promote(mean, var, shrinkage)
+    return _moments(mean, var, shrinkage, _standardise(mean, var, shrinkage))
+
+
+@follows_input_precision
+def soft_threshold_gradients(
+    mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]
+) -> SoftThresholdGradients:
+    r"""Derivatives of :func:`soft_threshold_moments` in ``mean`` and ``var``.
+
+    With :math:`d = N(\lambda; m, v) - N(-\lambda; m, v)`: :math:`\partial e/\partial m = q`,
+    :math:`\partial e/\partial v = d/2`, :math:`\partial s/\partial m = 2e(1-q)`,
+    :math:`\partial s/\partial v = q - e d` and :math:`\partial q/\partial m = d`.
+
+    Parameters
+    ----------
+    mean, var, shrinkage : array
+        As in :func:`soft_threshold_moments`.
+
+    Returns
+    -------
+    SoftThresholdGradients
+        Six arrays, named ``<value>_by_<argument>``.
+
+    Examples
+    --------
+    >>> from bayeslista.moments import soft_threshold_gradients
+    >>> gradients = soft_threshold_gradients(0.3, 1.0, 0.0)  # no threshold: the identity
+    >>> float(gradients.mean_by_mean), float(gradients.var_by_var)
+    (1.0, 1.0)
+    """
+    mean, var, shrinkage = _promote(mean, var, shrinkage)
+    return _gradients(mean, shrinkage, _standardise(mean, var, shrinkage))
+
+
+@follows_input_precision
+def soft_threshold_moments_and_gradients(
+    mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]
+) -> tuple[SoftThresholdMoments, SoftThresholdGradients]:
+    """:func:`soft_threshold_moments` and :func:`soft_threshold_gradients`, sharing their work.
+
+    Parameters
+    ----------
+    mean, var, shrinkage : array
+        As in :func:`soft_threshold_moments`.
+
+    Returns
+    -------
+    SoftThresholdMoments, SoftThresholdGradients
+        Values and derivatives.
+
+    Examples
+    --------
+    >>> from bayeslista.moments import soft_threshold_moments_and_gradients
+    >>> values, gradients = soft_threshold_moments_and_gradients(0.3, 1.0, 0.1)
+    >>> bool(values.prob_active == gradients.mean_by_mean)
+    True
+    """
+    mean, var, shrinkage = _promote(mean, var, shrinkage)
+    z = _standardise(mean, var, shrinkage)
+    return _moments(mean, var, shrinkage, z), _gradients(mean, shrinkage, z)
+
+
+@follows_input_precision
+def slab_moments(mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]) -> SlabMoments:
+    """Spike and slab of a soft-thresholded Gaussian, with probabilities as logarithms.
+
+    The slab is what is left when zero is excluded: its mean is ``mean / prob_active`` of
+    :func:`soft_threshold_moments`, computed without that division. A probability that is exactly zero has the
+    most negative finite number as its logarithm.
+
+    Parameters
+    ----------
+    mean, var, shrinkage : array
+        As in :func:`soft_threshold_moments`.
+
+    Returns
+    -------
+    SlabMoments
+        ``log_prob_active``, ``log_prob_inactive``, and the ``mean`` and ``var`` of the slab.
+
+    Examples
+    --------
+    >>> from bayeslista.moments import slab_moments
+    >>> slab = slab_moments(0.0, 1.0, 40.0)  # the threshold lies 40 standard deviations out
+    >>> round(float(slab.log_prob_active), 3), round(float(slab.var) * 1600, 3)
+    (-803.915, 1.994)
+    """
+    mean, var, shrinkage = _promote(mean, var, shrinkage)
+    return _slab(mean, var, shrinkage, _standardise(mean, var, shrinkage))
+
+
+@follows_input_precision
+def slab_gradients(
+    mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]
+) -> SlabGradients:
+    """Derivatives of :func:`slab_moments` in ``mean`` and ``var``.
+
+    Parameters
+    ----------
+    mean, var, shrinkage : array
+        As in :func:`soft_threshold_moments`.
+
+    Returns
+    -------
+    SlabGradients
+        Eight arrays, named ``<value>_by_<argument>``.
+
+    Examples
+    --------
+    >>> from bayeslista.moments import slab_gradients
+    >>> float(slab_gradients(0.3, 1.0, 0.0).mean_by_mean)
+    1.0
+    """
+    mean, var, shrinkage = _promote(mean, var, shrinkage)
+    return _slab_gradients(mean, shrinkage, _standardise(mean, var, shrinkage))
+
+
+@follows_input_precision
+def slab_moments_and_gradients(
+    mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]
+) -> tuple[SlabMoments, SlabGradients]:
+    """:func:`slab_moments` and :func:`slab_gradients`, sharing their work.
+
+    Parameters
+    ----------
+    mean, var, shrinkage : array
+        As in :func:`soft_threshold_moments`.
+
+    Returns
+    -------
+    SlabMoments, SlabGradients
+        Values and derivatives.
+
+    Examples
+    --------
+    >>> from bayeslista.moments import slab_moments_and_gradients
+    >>> slab, gradients = slab_moments_and_gradients(0.3, 1.0, 0.0)
+    >>> float(slab.var), float(gradients.var_by_var)
+    (1.0, 1.0)
+    """
+    mean, var, shrinkage = _promote(mean, var, shrinkage)
+    z = _standardise(mean, var, shrinkage)
+    return _slab(mean, var, shrinkage, z), _slab_gradients(mean, shrinkage, z)

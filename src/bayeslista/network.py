@@ -1,0 +1,366 @@
+r"""Moments through the layers, the evidence of one pair, and its gradient in the weights.
+
+An unrolled network of L layers computes :math:`c_l = W y + S \hat\beta_{l-1}`, :math:`\hat\beta_l = h_{\lambda_l}(c_l)`
+with :math:`\hat\beta_0 = 0`. Here every entry of W (``encoder``) and S (``recurrent``) is an independent Gaussian, and
+each :math:`c_l` is taken to be Gaussian with the exact mean and variance of that sum of products:
+
+.. math::
+    c_m = M_W y + M_S e, \qquad c_v = V_W y^2 + M_S^2 s + V_S (e^2 + s),
+
+where ``e`` and ``s`` are mean and variance of :math:`\hat\beta_{l-1}`. The number of layers is the length of the
+vector of thresholds.
+
+The gradient is written out by hand. With :math:`g_m, g_v` the derivatives in :math:`c_m, c_v` of a layer,
+
+.. math::
+    g_e = M_S^T g_m + 2 e \circ V_S^T g_v, \qquad g_s = (M_S^2 + V_S)^T g_v,
+
+and the derivatives in the weights of all layers together are a few products of rank L, formed once after the sweep.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Bool, Float
+
+from bayeslista.moments import (
+    SoftThresholdGradients,
+    SoftThresholdMoments,
+    slab_moments_and_gradients,
+    soft_threshold_moments,
+    soft_threshold_moments_and_gradients,
+)
+
+EvidenceForm = Literal["spike_slab", "gaussian"]
+
+_HALF_LOG_TWO_PI = 0.9189385332046727
+
+
+class Gaussian(NamedTuple):
+    """Independent Gaussians, one for every entry of an array."""
+
+    mean: Float[Array, "..."]
+    var: Float[Array, "..."]
+
+
+class Weights(NamedTuple):
+    """The belief about the network's two matrices, shared by all layers: W and S of the paper."""
+
+    encoder: Gaussian
+    recurrent: Gaussian
+
+
+class Evidence(NamedTuple):
+    """What a network knows of one pair, coefficient by coefficient.
+
+    ``log_evidence`` is log Z at the noise given; ``raised_once`` and ``raised_twice`` are the same with one and two
+    added to the shape of the noise's Gamma, which is what matching the moments of that Gamma needs.
+    ``prediction`` is the mean of the network's output. ``saturated`` tells whether a variance outgrew what can be
+    squared in this precision and was held there, as wide priors make it in deep networks.
+    """
+
+    log_evidence: Float[Array, " D"]
+    raised_once: Float[Array, " D"]
+    raised_twice: Float[Array, " D"]
+    prediction: Float[Array, " D"]
+    saturated: Bool[Array, ""]
+
+
+class _Layer(NamedTuple):
+    """Input (mean and variance) of a layer's threshold and what came out, kept for the backward sweep."""
+
+    input: Gaussian
+    output: SoftThresholdMoments
+    slopes: SoftThresholdGradients
+
+
+def _largest_var(var: Array) -> float:
+    """The fourth root of the largest number, as the evidence squares a variance and sums many of them."""
+    return float(jnp.finfo(var.dtype).max) ** 0.25
+
+
+def _bounded(var: Array) -> Array:
+    return jnp.minimum(var, _largest_var(var))
+
+
+def _threshold(mean: Array, var: Array, shrinkage: Array) -> _Layer:
+    return _Layer(Gaussian(mean, var), *soft_threshold_moments_and_gradients(mean, var, shrinkage))
+
+
+def _layers(
+    weights: Weights, observation: Float[Array, " K"], shrinkage: Float[Array, " L"]
+) -> tuple[_Layer, _Layer, Float[Array, "D D"]]:
+    """The first layer, the others stacked, and the elementwise square of the recurrent mean."""
+    (w_mean, w_var), (s_mean, s_var) = weights
+    drive_mean = w_mean @ observation
+    drive_var = w_var @ (observation * observation)
+    squared = s_mean * s_mean
+
+    def layer(output: SoftThresholdMoments, threshold: Array) -> tuple[SoftThresholdMoments, _Layer]:
+        _, e, s = output
+        mean = drive_mean + s_mean @ e
+        var = _bounded(drive_var + squared @ s + s_var @ (e * e + s))
+        result = _threshold(mean, var, threshold)
+        return result.output, result
+
+    first = _threshold(drive_mean, _bounded(drive_var), shrinkage[0])
+    _, others = jax.lax.scan(layer, first.output, shrinkage[1:])
+    return first, others, squared
+
+
+class _Output(NamedTuple):
+    """The evidence at one noise level and its slopes in the mean and variance of the last layer's input."""
+
+    log_evidence: Array
+    by_mean: Array
+    by_var: Array
+
+
+def _log_normal(residual: Array, var: Array) -> Array:
+    return -0.5 * jnp.log(var) - 0.5 * residual * residual / var - _HALF_LOG_TWO_PI
+
+
+def _normal_slopes(residual: Array, var: Array) -> tuple[Array, Array]:
+    """Derivatives of `_log_normal` in the mean and the variance."""
+    scaled = residual / var
+    return scaled, 0.5 * (scaled * scaled - 1 / var)
+
+
+def _gaussian_output(layer: _Layer, threshold: Array, code: Array) -> Callable[[Array, Array], _Output]:
+    """A Gaussian with the output's mean and variance."""
+    residual, slopes = code - layer.output.mean, layer.slopes
+
+    def at_noise(shape: Array, rate: Array) -> _Output:
+        var = layer.output.var + rate / (shape - 1)
+        by_mean, by_var = _normal_slopes(residual, var)
+        return _Output(
+            _log_normal(residual, var),
+            by_mean * slopes.mean_by_mean + by_var * slopes.var_by_mean,
+            by_mean * slopes.mean_by_var + by_var * slopes.var_by_var,
+        )
+
+    return at_noise
+
+
+def _spike_slab_output(layer: _Layer, threshold: Array, code: Array) -> Callable[[Array, Array], _Output]:
+    """The paper's: a Student's t about zero for the spike, a Gaussian for the slab."""
+    slab, slopes = slab_moments_and_gradients(*layer.input, threshold)
+    residual = code - slab.mean
+
+    def at_noise(shape: Array, rate: Array) -> _Output:
+        log_peak = gammaln(shape + 0.5) - gammaln(shape) - 0.5 * jnp.log(rate) - _HALF_LOG_TWO_PI
+        log_spike = log_peak - (shape + 0.5) * jnp.log1p(0.5 * code * code / rate)
+        var = slab.var + rate / (shape - 1)
+        with_spike = slab.log_prob_inactive + log_spike
+        with_slab = slab.log_prob_active + _log_normal(residual, var)
+        log_evidence = jnp.logaddexp(with_spike, with_slab)
+        in_spike, in_slab = jnp.exp(with_spike - log_evidence), jnp.exp(with_slab - log_evidence)
+        by_mean, by_var = _normal_slopes(residual, var)
+
+        def slope(inactive: Array, active: Array, slab_mean: Array, slab_var: Array) -> Array:
+            of_slab = active + by_mean * slab_mean + by_var * slab_var
+            # A side without a share has a slope that may be as large as numbers get.
+            return jnp.where(in_spike > 0, in_spike * inactive, 0) + jnp.where(in_slab > 0, in_slab * of_slab, 0)
+
+        return _Output(
+            log_evidence,
+            slope(
+                slopes.log_prob_inactive_by_mean,
+                slopes.log_prob_active_by_mean,
+                slopes.mean_by_mean,
+                slopes.var_by_mean,
+            ),
+            slope(
+                slopes.log_prob_inactive_by_var,
+                slopes.log_prob_active_by_var,
+                slopes.mean_by_var,
+                slopes.var_by_var,
+            ),
+        )
+
+    return at_noise
+
+
+_OUTPUTS: dict[EvidenceForm, Callable[..., Callable[[Array, Array], _Output]]] = {
+    "spike_slab": _spike_slab_output,
+    "gaussian": _gaussian_output,
+}
+
+
+def _last(first: _Layer, others: _Layer) -> _Layer:
+    return jax.tree.map(lambda a, b: b[-1] if len(b) else a, first, others)
+
+
+@partial(jax.jit, static_argnames="form")
+def evidence_and_gradient(
+    weights: Weights,
+    observation: Float[Array, " K"],
+    code: Float[Array, " D"],
+    shrinkage: Float[Array, " L"],
+    noise_shape: Float[Array, ""],
+    noise_rate: Float[Array, ""],
+    form: EvidenceForm = "spike_slab",
+) -> tuple[Evidence, Weights]:
+    r"""Log evidence of one pair and its gradient in every mean and variance of the weights.
+
+    The noise has precision :math:`\gamma \sim \mathrm{Gam}(a, b)`. In the form ``"spike_slab"``
+
+    .. math:: \log Z = \sum_d \log[\omega_d T(\beta_d; 0, b/a, 2a) + (1-\omega_d) N(\beta_d; m_d, v_d + b/(a-1))],
+
+    and in the form ``"gaussian"`` the output's spike and slab is replaced by the Gaussian of the same mean and
+    variance: :math:`\log Z = \sum_d \log N(\beta_d; e_d, s_d + b/(a-1))`.
+
+    Parameters
+    ----------
+    weights : Weights
+        Gaussian belief about W and S.
+    observation, code : array of shape (K,) and (D,)
+        The pair.
+    shrinkage : array of shape (L,)
+        The threshold of each layer.
+    noise_shape, noise_rate : array
+        Parameters ``a > 1`` and ``b`` of the noise precision's Gamma.
+    form : {"spike_slab", "gaussian"}
+        Which evidence.
+
+    Returns
+    -------
+    Evidence
+        log Z of every coefficient, which sum to that of the pair, and what the noise update needs.
+    Weights
+        The derivatives, in the shape of the weights.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.network import Gaussian, Weights, evidence_and_gradient
+    >>> weights = Weights(Gaussian(jnp.eye(2), jnp.ones((2, 2))), Gaussian(jnp.zeros((2, 2)), jnp.ones((2, 2))))
+    >>> pair = jnp.array([1.0, 0.0]), jnp.array([1.0, 0.0])
+    >>> evidence, gradient = evidence_and_gradient(weights, *pair, jnp.array([0.1, 0.1]), 6.0, 6.0)
+    >>> gradient.encoder.mean.shape
+    (2, 2)
+    """
+    first, others, squared = _layers(weights, observation, shrinkage)
+    last = _last(first, others)
+    at_noise = _OUTPUTS[form](last, shrinkage[-1], code)
+    log_evidence, by_mean, by_var = at_noise(noise_shape, noise_rate)
+    evidence = Evidence(
+        log_evidence,
+        at_noise(noise_shape + 1, noise_rate).log_evidence,
+        at_noise(noise_shape + 2, noise_rate).log_evidence,
+        last.output.mean,
+        (jnp.max(first.input.var) >= _largest_var(last.input.var))
+        | jnp.any(others.input.var >= _largest_var(last.input.var)),
+    )
+
+    s_mean, s_var = weights.recurrent
+    # What entered each layer after the first: the outputs of all layers but the last.
+    n_layers = shrinkage.shape[0]
+    entered = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b])[: n_layers - 1], first[1:], others[1:])
+
+    def back(carry: tuple[Array, Array], before: Any) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        by_mean, by_var = carry
+        (_, e, _), slopes = before
+        through_var = by_var @ s_var
+        by_e = by_mean @ s_mean + 2 * e * through_var
+        by_s = by_var @ squared + through_var
+        earlier = (
+            by_e * slopes.mean_by_mean + by_s * slopes.var_by_mean,
+            by_e * slopes.mean_by_var + by_s * slopes.var_by_var,
+        )
+        return earlier, carry
+
+    (first_mean, first_var), (by_means, by_vars) = jax.lax.scan(back, (by_mean, by_var), entered, reverse=True)
+    _, e, s = entered[0]
+    gradient = Weights(
+        Gaussian(
+            jnp.outer(first_mean + jnp.sum(by_means, axis=0), observation),
+            jnp.outer(first_var + jnp.sum(by_vars, axis=0), observation * observation),
+        ),
+        Gaussian(by_means.T @ e + 2 * s_mean * (by_vars.T @ s), by_vars.T @ (e * e + s)),
+    )
+    return evidence, gradient
+
+
+@partial(jax.jit, static_argnames="form")
+def log_evidence(
+    weights: Weights,
+    observation: Float[Array, " K"],
+    code: Float[Array, " D"],
+    shrinkage: Float[Array, " L"],
+    noise_shape: Float[Array, ""],
+    noise_rate: Float[Array, ""],
+    form: EvidenceForm = "spike_slab",
+) -> Float[Array, ""]:
+    """Log evidence of one pair alone, without its gradient.
+
+    Parameters
+    ----------
+    weights, observation, code, shrinkage, noise_shape, noise_rate, form
+        As in :func:`evidence_and_gradient`.
+
+    Returns
+    -------
+    array
+        log Z, summed over coefficients.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.network import Gaussian, Weights, log_evidence
+    >>> exact = Gaussian(jnp.eye(1), jnp.zeros((1, 1)))
+    >>> value = log_evidence(
+    ...     Weights(exact, exact), jnp.ones(1), jnp.ones(1), jnp.zeros(1), 2.0, 1.0, "gaussian"
+    ... )
+    >>> round(float(value), 4)  # the standard normal density at zero
+    -0.9189
+    """
+    first, others, _ = _layers(weights, observation, shrinkage)
+    at_noise = _OUTPUTS[form](_last(first, others), shrinkage[-1], code)
+    return jnp.sum(at_noise(noise_shape, noise_rate).log_evidence)
+
+
+@jax.jit
+def propagate(weights: Weights, observations: Float[Array, "n K"], shrinkage: Float[Array, " L"]) -> Gaussian:
+    """Mean and variance of the last layer's input, before its threshold, for a batch of observations.
+
+    Soft-thresholding this Gaussian with ``shrinkage[-1]`` gives the network's output: its moments by
+    :func:`bayeslista.moments.soft_threshold_moments`, its spike and slab by :func:`bayeslista.moments.slab_moments`.
+
+    Parameters
+    ----------
+    weights : Weights
+        Gaussian belief about W and S.
+    observations : array of shape (n, K)
+        One observation a row.
+    shrinkage : array of shape (L,)
+        The threshold of each layer.
+
+    Returns
+    -------
+    Gaussian
+        Mean and variance, each of shape (n, D).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.network import Gaussian, Weights, propagate
+    >>> exact = Gaussian(jnp.eye(2), jnp.zeros((2, 2)))
+    >>> propagate(Weights(exact, exact), jnp.array([[1.0, 2.0]]), jnp.array([0.5, 0.5])).mean
+    Array([[1.5, 3.5]], dtype=float32)
+    """
+    (w_mean, w_var), (s_mean, s_var) = weights
+    drive = Gaussian(observations @ w_mean.T, _bounded((observations * observations) @ w_var.T))
+    squared = s_mean * s_mean
+
+    def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
+        _, e, s = soft_threshold_moments(*entering, threshold)
+        mean = drive.mean + e @ s_mean.T
+        var = _bounded(drive.var + s @ squared.T + (e * e + s) @ s_var.T)
+        return Gaussian(mean, var), None
+
+    return jax.lax.scan(layer, drive, shrinkage[:-1])[0]
