@@ -24,7 +24,12 @@ _VARIANCES = {np.float64: [1e-200, 1e-30, 1e-3, 1, 7.3, 1e12], np.float32: [1e-3
 
 
 def _grid(dtype):
-    points = [(np.sqrt(v) * a, v, np.sqrt(v) * d) for v, a, d in itertools.product(_VARIANCES[dtype], _ALPHAS, _DELTAS)]
+    points = [
+        (sign * np.sqrt(v) * a, v, np.sqrt(v) * d)
+        for (v, a, d), sign in zip(
+            itertools.product(_VARIANCES[dtype], _ALPHAS, _DELTAS), itertools.cycle([1, 1, -1]), strict=False
+        )
+    ]
     # The mean next to and on the threshold, both signs.
     points += [(s * (lam + t * 1e-3), 1e-6, lam) for s in (-1, 1) for lam in (0.1, 10) for t in (-9, -1, 0, 1, 9)]
     # Thresholds in absolute units, whatever the variance.
@@ -54,10 +59,8 @@ class _Oracle:
             return tail, std * (density + t * tail), var * ((1 + t * t) * tail + t * density)
 
         up, down = side((mean - self.shrinkage) / std), side((-mean - self.shrinkage) / std)
-        inside = (
-            mpmath.erfc((mean - self.shrinkage) / std / mpmath.sqrt(2)) / 2
-            - mpmath.erfc((mean + self.shrinkage) / std / mpmath.sqrt(2)) / 2
-        )
+        above, below = (mpmath.erfc((abs(mean) + sign * self.shrinkage) / std / mpmath.sqrt(2)) for sign in (-1, 1))
+        inside = (above - below) / 2
         q, e, second = up[0] + down[0], up[1] - down[1], up[2] + down[2]
         return q, inside, e, second
 

@@ -1,0 +1,110 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from bayeslista import SpikeSlab
+from bayeslista.plots import plot_code, plot_nmse
+
+CODE = np.array([0.0, 1.5, 0.0, -0.7])
+BELIEF = SpikeSlab([0.1, 0.9, 0.3, 0.6], [0.0, 1.2, 0.1, -0.5], 0.25)
+
+
+def bar_heights(axes):
+    return {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in axes.patches}
+
+
+def test_a_code_shows_truth_mean_and_two_standard_deviations():
+    axes = plot_code(CODE, BELIEF, title="one code")
+    _, mean, truth = axes.lines
+    np.testing.assert_array_equal(mean.get_ydata(), BELIEF.mean())
+    np.testing.assert_array_equal(truth.get_xdata(), [1, 3])
+    np.testing.assert_array_equal(truth.get_ydata(), [1.5, -0.7])
+    spread = np.array(axes.collections[0].get_segments())
+    np.testing.assert_allclose(spread[:, 1, 1] - spread[:, 0, 1], 4 * BELIEF.std())
+    np.testing.assert_allclose(spread[:, :, 1].mean(axis=1), BELIEF.mean(), atol=1e-15)
+    assert axes.get_title(loc="left") == "one code"
+
+
+def test_the_probability_of_being_active_stands_below_and_tells_true_support_by_colour():
+    strip = plot_code(CODE, BELIEF).child_axes[-1]
+    assert bar_heights(strip) == dict(enumerate(BELIEF.prob_active))
+    colours = {round(bar.get_x() + 0.4): bar.get_facecolor() for bar in strip.patches}
+    assert colours[1] == colours[3] != colours[0] == colours[2]
+    assert strip.get_ylim() == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 784])
+def test_a_code_of_any_length_is_drawn_inside_its_figure(size):
+    axes = plot_code(np.ones(size), SpikeSlab(np.full(size, 0.5), 1.0, 1.0), title="title")
+    figure = axes.figure
+    figure.canvas.draw()
+    box = figure.get_tightbbox()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+    assert box.x1 <= figure.get_figwidth()
+    assert box.y1 <= figure.get_figheight()
+
+
+def test_an_all_zero_code_and_a_point_belief_are_drawn():
+    plot_code(np.zeros(3), SpikeSlab(np.zeros(3), 0.0, 0.0)).figure.canvas.draw()
+
+
+def test_given_axes_are_used_and_returned():
+    for draw in (lambda axes: plot_code(CODE, BELIEF, axes=axes), lambda axes: plot_nmse({"a": 0.5}, axes=axes)):
+        axes = Figure().subplots()
+        assert draw(axes) is axes
+
+
+@pytest.mark.parametrize(
+    ("code", "belief", "message"),
+    [
+        (CODE[:3], BELIEF, r"code has shape \(3,\) and distribution \(4,\)"),
+        (CODE[None], BELIEF, r"\(1, 4\)"),
+        ([], BELIEF[:0], r"\(0,\)"),
+        ([0.0, np.nan, 0.0, 0.0], BELIEF, "code must be finite"),
+        (["a"] * 4, BELIEF, "code must hold real numbers"),
+    ],
+)
+def test_codes_that_cannot_be_drawn_are_refused_by_name(code, belief, message):
+    with pytest.raises(ValueError, match=message):
+        plot_code(code, belief)
+
+
+def test_errors_are_bars_in_the_order_given_with_their_values():
+    axes = plot_nmse({"second best": 0.5, "best": 0.25})
+    assert [bar.get_width() for bar in axes.patches] == [0.5, 0.25]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["second best", "best"]
+    assert [text.get_text() for text in axes.texts] == ["0.500", "0.250"]
+    assert axes.yaxis_inverted()
+
+
+def test_a_perfect_score_alone_still_has_an_axis():
+    assert plot_nmse({"perfect": 0.0}).get_xlim() == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [({}, "scores is empty"), ({"a": -0.1}, "scores must be finite"), ({"a": float("nan")}, "scores must be finite")],
+)
+def test_scores_that_cannot_be_drawn_are_refused_by_name(scores, message):
+    with pytest.raises(ValueError, match=message):
+        plot_nmse(scores)
+
+
+def test_pictures_touch_no_global_of_matplotlib():
+    script = """
+import sys
+import bayeslista.plots
+assert "matplotlib" not in sys.modules, "importing the module must stay cheap"
+import matplotlib
+before = matplotlib.rcParams.copy()
+from bayeslista import SpikeSlab
+bayeslista.plots.plot_code([1.0], SpikeSlab([0.5], 1.0, 1.0)).figure.canvas.draw()
+bayeslista.plots.plot_nmse({"a": 0.5}).figure.canvas.draw()
+assert "matplotlib.pyplot" not in sys.modules
+assert matplotlib.rcParams.copy() == before
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
