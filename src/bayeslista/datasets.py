@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri_exp
 from sklearn.utils import Bunch
 
-from bayeslista.distributions import _as_real, _check_entries
+from bayeslista._validation import as_real, check_entries
 
 __all__ = ["load_mnist_codes", "make_sparse_codes"]
 
@@ -199,13 +199,13 @@ def _seeds(random_state: int | np.random.Generator | np.random.RandomState | Non
 
 
 def _check_design(design_matrix: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
-    design = _as_real("design_matrix", design_matrix).astype(np.float64)
+    design = as_real("design_matrix", design_matrix).astype(np.float64)
     if design.shape != shape:
         raise ValueError(
             f"design_matrix has shape {design.shape}, but (n_observed, n_components) is {shape}. "
             f"Change one of them to agree."
         )
-    _check_entries(np.isfinite(design), "design_matrix", design, "be finite", "Replace NaN and infinite entries.")
+    check_entries(np.isfinite(design), "design_matrix", design, "be finite", "Replace NaN and infinite entries.")
     return design
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from bayeslista._validation import as_real, check_entries
+
 __all__ = ["SpikeSlab"]
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
@@ -65,19 +67,19 @@ class SpikeSlab:
 
     def __init__(self, prob_active: ArrayLike, slab_mean: ArrayLike, slab_var: ArrayLike) -> None:
         given = {"prob_active": prob_active, "slab_mean": slab_mean, "slab_var": slab_var}
-        arrays = {name: _as_real(name, values) for name, values in given.items()}
+        arrays = {name: as_real(name, values) for name, values in given.items()}
         try:
             shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
         except ValueError:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             raise ValueError(f"The parameters do not broadcast: {shapes}. Give them one common shape.") from None
         for name, array in arrays.items():
-            _check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
+            check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
         chance, variance = arrays["prob_active"], arrays["slab_var"]
         legal = (chance >= 0) & (chance <= 1)
-        _check_entries(legal, "prob_active", chance, "lie in [0, 1]", "Pass probabilities; clip round-off.")
+        check_entries(legal, "prob_active", chance, "lie in [0, 1]", "Pass probabilities; clip round-off.")
         remedy = "Pass variances, not log-variances; clip round-off."
-        _check_entries(variance >= 0, "slab_var", variance, "be at least 0", remedy)
+        check_entries(variance >= 0, "slab_var", variance, "be at least 0", remedy)
         single = all(array.dtype == np.float32 for array in arrays.values())
         for name, array in arrays.items():
             stored = np.array(np.broadcast_to(array, shape), dtype=np.float32 if single else np.float64)
@@ -242,7 +244,7 @@ class SpikeSlab:
         q, m, s = self._parameters()
         lower = self._argument("p", p)
         legal = (lower >= 0.0) & (lower <= 1.0)
-        _check_entries(legal, "p", lower, "lie in [0, 1]", "Pass probabilities, not percentages.")
+        check_entries(legal, "p", lower, "lie in [0, 1]", "Pass probabilities, not percentages.")
         upper, spike = 1.0 - lower, 1.0 - q
         at_zero = self._standardise(np.zeros(()))
         left, right = q * ndtr(at_zero), q * ndtr(-at_zero)
@@ -285,7 +287,7 @@ class SpikeSlab:
         """
         share = self._argument("level", level)
         legal = (share >= 0.0) & (share <= 1.0)
-        _check_entries(legal, "level", share, "lie in [0, 1]", "Pass a probability, not a percentage.")
+        check_entries(legal, "level", share, "lie in [0, 1]", "Pass a probability, not a percentage.")
         tail = (1.0 - share) / 2.0
         mirrored = SpikeSlab(self.prob_active, -self.slab_mean, self.slab_var)
         return self.quantile(tail), 0.0 - mirrored.quantile(tail)
@@ -335,7 +337,7 @@ class SpikeSlab:
 
     def _argument(self, name: str, values: ArrayLike) -> NDArray[np.float64]:
         """Check an argument that meets the distributions entry by entry."""
-        array = _as_real(name, values).astype(np.float64)
+        array = as_real(name, values).astype(np.float64)
         try:
             np.broadcast_shapes(array.shape, self.shape)
         except ValueError:
@@ -343,7 +345,7 @@ class SpikeSlab:
                 f"{name} has shape {array.shape}, which does not broadcast against the distributions, "
                 f"of shape {self.shape}. Let its last dimensions match; samples or levels go in front."
             ) from None
-        _check_entries(~np.isnan(array), name, array, "not be NaN", "Remove or impute missing values.")
+        check_entries(~np.isnan(array), name, array, "not be NaN", "Remove or impute missing values.")
         return array
 
     def _standardise(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -357,21 +359,3 @@ class SpikeSlab:
         """Bring a result to the precision of the parameters; a single number becomes a NumPy scalar."""
         with np.errstate(over="ignore"):
             return np.asarray(values).astype(self.prob_active.dtype)[()]
-
-
-def _as_real(name: str, values: ArrayLike) -> NDArray[np.floating]:
-    """Array of real floating-point numbers: float32 stays, any other real type becomes float64."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}. Convert it to float.")
-    return array if array.dtype == np.float32 else array.astype(np.float64)
-
-
-def _check_entries(legal: NDArray[np.bool_], name: str, values: NDArray[Any], rule: str, remedy: str) -> None:
-    """Raise a ValueError that says which rule is broken, how often, where first, and what to do."""
-    if legal.all():
-        return
-    first = tuple(int(i) for i in np.unravel_index(int(np.argmin(legal)), legal.shape))
-    wrong = int(legal.size - np.count_nonzero(legal))
-    where = f"{wrong} of {legal.size} entries fail, the first at index {first}: " if legal.ndim else "got "
-    raise ValueError(f"{name} must {rule}; {where}{values[first]}. {remedy}")

@@ -7,7 +7,7 @@ codes of a single coefficient, as scikit-learn reads a 1-D target.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bayeslista.distributions import _as_real, _check_entries
+from bayeslista._validation import as_real, check_entries
 
 __all__ = ["nmse", "nmse_db", "support_f_measure"]
 
@@ -132,7 +132,7 @@ def support_f_measure(B_true: ArrayLike, B_pred: ArrayLike, threshold: float = 0
 
 def _check_codes(B_true: ArrayLike, B_pred: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Two finite, non-empty double-precision arrays of one and the same shape (n, D)."""
-    true, predicted = (_as_real(name, B) for name, B in (("B_true", B_true), ("B_pred", B_pred)))
+    true, predicted = (as_real(name, B) for name, B in (("B_true", B_true), ("B_pred", B_pred)))
     if true.shape != predicted.shape:
         raise ValueError(
             f"B_true has shape {true.shape} and B_pred {predicted.shape}; they must agree. "
@@ -144,7 +144,7 @@ def _check_codes(B_true: ArrayLike, B_pred: ArrayLike) -> tuple[NDArray[np.float
             f"Put one code in each row."
         )
     for name, array in (("B_true", true), ("B_pred", predicted)):
-        _check_entries(np.isfinite(array), name, array, "be finite", "Drop or repair those codes.")
+        check_entries(np.isfinite(array), name, array, "be finite", "Drop or repair those codes.")
     rows = len(true)
     return true.astype(np.float64).reshape(rows, -1), predicted.astype(np.float64).reshape(rows, -1)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bayeslista.distributions import SpikeSlab, _as_real, _check_entries
+from bayeslista._validation import as_real, check_entries
+from bayeslista.distributions import SpikeSlab
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,13 +60,13 @@ def plot_code(code: ArrayLike, distribution: SpikeSlab, axes: "Axes | None" = No
     """
     from matplotlib.ticker import MaxNLocator
 
-    truth = _as_real("code", code).astype(np.float64)
+    truth = as_real("code", code).astype(np.float64)
     if truth.ndim != 1 or truth.size == 0 or distribution.shape != truth.shape:
         raise ValueError(
             f"code has shape {truth.shape} and distribution {distribution.shape}; both must be (D,). "
             "Pass one code and the distribution of the same row, as in plot_code(codes[0], distribution[0])."
         )
-    _check_entries(np.isfinite(truth), "code", truth, "be finite", "Replace NaN and infinite entries.")
+    check_entries(np.isfinite(truth), "code", truth, "be finite", "Replace NaN and infinite entries.")
     if axes is None:
         axes = _new_axes(10.0, 5.4)
         axes.set_position((0.075, 0.31, 0.91, 0.565))
@@ -137,11 +138,11 @@ def plot_nmse(scores: Mapping[str, float], axes: "Axes | None" = None) -> "Axes"
     ['0.670', '0.500']
     """
     names = list(scores)
-    values = _as_real("scores", [scores[name] for name in names]).astype(np.float64)
+    values = as_real("scores", [scores[name] for name in names]).astype(np.float64)
     if values.size == 0:
         raise ValueError("scores is empty. Pass at least one method and its NMSE.")
     legal = np.isfinite(values) & (values >= 0.0)
-    _check_entries(legal, "scores", values, "be finite and at least 0", "Pass what metrics.nmse returns.")
+    check_entries(legal, "scores", values, "be finite and at least 0", "Pass what metrics.nmse returns.")
     if axes is None:
         axes = _new_axes(8.0, 1.2 + 0.45 * len(names), layout="constrained")
     bars = axes.barh(names, values, color=_MEAN, height=0.62)

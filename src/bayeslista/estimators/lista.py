@@ -12,15 +12,17 @@ from bayeslista.estimators._base import (
     BaseSparseCoder,
     NumericalWarning,
     advance,
+    in_blocks,
+    progress_bar,
+    random_seed,
+    root_mean_square,
+)
+from bayeslista.estimators._parameters import (
     check_boolean,
     check_choice,
     check_integer,
     check_real,
     check_verbose,
-    in_blocks,
-    progress_bar,
-    random_seed,
-    root_mean_square,
 )
 from bayeslista.inference import gradient_descent
 from bayeslista.inference.gradient_descent import Info, Pairs, Rates, Weights
