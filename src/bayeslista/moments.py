@@ -47,14 +47,17 @@ class SoftThresholdMoments(NamedTuple):
 
 
 class SoftThresholdGradients(NamedTuple):
-    """Derivatives of :class:`SoftThresholdMoments` in the mean and the variance of the Gaussian."""
+    """Derivatives of :class:`SoftThresholdMoments` in the Gaussian's mean and variance, and in the threshold."""
 
     prob_active_by_mean: Float[Array, "..."]
     prob_active_by_var: Float[Array, "..."]
+    prob_active_by_shrinkage: Float[Array, "..."]
     mean_by_mean: Float[Array, "..."]
     mean_by_var: Float[Array, "..."]
+    mean_by_shrinkage: Float[Array, "..."]
     var_by_mean: Float[Array, "..."]
     var_by_var: Float[Array, "..."]
+    var_by_shrinkage: Float[Array, "..."]
 
 
 class SlabMoments(NamedTuple):
@@ -204,16 +207,27 @@ def _moments(mean: Array, var: Array, shrinkage: Array, z: _Standardised) -> Sof
 def _gradients(mean: Array, shrinkage: Array, z: _Standardised) -> SoftThresholdGradients:
     sign = jnp.sign(mean)
     prob_active, prob_inactive = _probabilities(z)
-    excess = jnp.maximum(z.above, 0) + z.density * (z.near[0] * z.near_mills - z.far[0] * z.far_mills)
+    # Probability and mean excess of the near side and of the far side.
+    near_tail, far_prob = z.density * z.near_mills, z.density * z.far_mills
+    near_prob = jnp.where(z.above >= 0, 1 - near_tail, near_tail)
+    near_excess = jnp.maximum(z.above, 0) + z.near[0] * near_tail
+    far_excess = z.far[0] * far_prob
+    excess = near_excess - far_excess
     difference = z.density * z.ratio_complement
+    both = near_excess * (prob_inactive + 2 * far_prob) + far_excess * (prob_inactive + 2 * near_prob)
     linear = (shrinkage == 0) & (z.std > 0)
+    # With neither mean nor variance, a threshold of zero leaves the sides undefined.
+    nowhere = (z.std == 0) & (jnp.abs(mean) == shrinkage)
     return SoftThresholdGradients(
         sign * difference / z.safe_std,
         0.5 * z.density * z.spread / z.safe_std / z.safe_std,
+        -z.density * (1 + z.ratio) / z.safe_std,
         jnp.where(linear, 1, prob_active),
         0.5 * sign * difference / z.safe_std,
+        jnp.where(nowhere, 0, -sign * (near_prob - far_prob)),
         2 * sign * z.std * excess * prob_inactive,
         jnp.where(linear, 1, prob_active - excess * difference),
+        -2 * z.std * both,
     )
 
 
@@ -344,11 +358,13 @@ def soft_threshold_moments(
 def soft_threshold_gradients(
     mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, "..."]
 ) -> SoftThresholdGradients:
-    r"""Derivatives of :func:`soft_threshold_moments` in ``mean`` and ``var``.
+    r"""Derivatives of :func:`soft_threshold_moments` in ``mean``, ``var`` and ``shrinkage``.
 
     With :math:`d = N(\lambda; m, v) - N(-\lambda; m, v)`: :math:`\partial e/\partial m = q`,
     :math:`\partial e/\partial v = d/2`, :math:`\partial s/\partial m = 2e(1-q)`,
-    :math:`\partial s/\partial v = q - e d` and :math:`\partial q/\partial m = d`.
+    :math:`\partial s/\partial v = q - e d` and :math:`\partial q/\partial m = d`; in the threshold,
+    :math:`\partial e/\partial\lambda = -f` and :math:`\partial s/\partial\lambda = 2 e f - 2 E|h|` with
+    :math:`f = P(x > \lambda) - P(x < -\lambda)`.
 
     Parameters
     ----------
@@ -358,7 +374,7 @@ def soft_threshold_gradients(
     Returns
     -------
     SoftThresholdGradients
-        Six arrays, named ``<value>_by_<argument>``.
+        Nine arrays, named ``<value>_by_<argument>``. At ``shrinkage = 0`` those in it are taken from above.
 
     Examples
     --------
