@@ -39,7 +39,7 @@ reproduce: $(READY)  ## the paper's figures
 	@echo "make reproduce: the paper's figures are not built yet; make demo shows its main problem" && exit 1
 
 docs: $(READY)  ## run every example of the documentation
-	$(BIN)/pytest --doctest-glob='*.md' --doctest-modules src docs README.md -q
+	$(BIN)/pytest -q src docs README.md
 
 clean:  ## remove the environment and everything generated
 	rm -rf $(VENV) demo_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage

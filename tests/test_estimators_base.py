@@ -256,3 +256,33 @@ def test_seeds_follow_scikit_learn():
     state = np.random.RandomState(5)
     assert random_seed(5) == random_seed(np.random.RandomState(5)) == random_seed(state)
     assert random_seed(state) != random_seed(5)
+
+
+@pytest.mark.parametrize("estimator", [ISTA, FISTA, LISTA])
+def test_estimators_without_a_distribution_say_who_has_one(pairs, estimator):
+    X, observations, codes = pairs
+    model = estimator(2, design_matrix=X).fit(observations, codes)
+    np.testing.assert_array_equal(model.predict(observations, return_std=False), model.predict(observations))
+    with pytest.raises(ValueError, match="use BayesLISTA"):
+        model.predict(observations, return_std=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda Y, B: (changed(Y, (0, 0), np.nan), B), "X contains NaN.*impute"),
+        (lambda Y, B: (Y, changed(B, (0, 0), np.nan)), "y contains NaN.*impute"),
+        (lambda Y, B: (changed(Y, (0, 0), np.inf), B), "X contains infinity.*not finite"),
+        (lambda Y, B: (Y[:0], B[:0]), "X: .*at least one row"),
+        (lambda Y, B: (changed(Y, (0, 0), "a"), B), "X: .*array of real numbers"),
+        (lambda Y, B: (Y, None), "^This LinearCoder estimator requires y"),
+    ],
+)
+def test_messages_say_what_to_do(pairs, spoil, message):
+    _, observations, codes = pairs
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        LinearCoder().fit(*spoil(observations, codes))
+
+
+def test_generators_seed_too():
+    assert random_seed(np.random.default_rng(5)) == random_seed(np.random.default_rng(5))

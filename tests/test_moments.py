@@ -284,3 +284,11 @@ def test_inside_other_transformations_it_keeps_the_precision_it_is_given():
     np.testing.assert_allclose(batched.mean, eager.mean, rtol=1e-14)
     single = soft_threshold_moments(np.linspace(-1, 1, 5, dtype=np.float32), 0.5, 0.1)
     assert single.mean.dtype == np.float32
+    assert soft_threshold_moments(np.ones(1, np.float32), np.float64(1e-200), 0.1).var == 1e-200
+    outside = soft_threshold_moments(mean, 0.5, 0.1)  # double-precision arrays, in single-precision surroundings
+    assert outside.mean.dtype == np.float64
+    assert soft_threshold_moments(mean.astype(jax.numpy.float16), 0.5, 0.1).mean.dtype == np.float64
+
+
+def test_arguments_may_be_named():
+    assert soft_threshold_moments(shrinkage=0.1, mean=1e8, var=1.0).var == 1.0

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bayeslista import SpikeSlab
-from bayeslista.plots import plot_code, plot_nmse
+from bayeslista import ISTA, BayesLISTA, SpikeSlab
+from bayeslista.plots import learning_curves, plot_code, plot_nmse
 
 CODE = np.array([0.0, 1.5, 0.0, -0.7])
 BELIEF = SpikeSlab([0.1, 0.9, 0.3, 0.6], [0.0, 1.2, 0.1, -0.5], 0.25)
@@ -99,12 +99,93 @@ def test_pictures_touch_no_global_of_matplotlib():
 import sys
 import bayeslista.plots
 assert "matplotlib" not in sys.modules, "importing the module must stay cheap"
+from types import SimpleNamespace
 import matplotlib
 before = matplotlib.rcParams.copy()
 from bayeslista import SpikeSlab
 bayeslista.plots.plot_code([1.0], SpikeSlab([0.5], 1.0, 1.0)).figure.canvas.draw()
 bayeslista.plots.plot_nmse({"a": 0.5}).figure.canvas.draw()
+bayeslista.plots.learning_curves(SimpleNamespace(history_={"nmse": [0.5]})).figure.canvas.draw()
 assert "matplotlib.pyplot" not in sys.modules
 assert matplotlib.rcParams.copy() == before
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+class Fitted:
+    def __init__(self, **history):
+        self.history_ = {name: np.asarray(values) for name, values in history.items()}
+
+
+FILTERED = Fitted(nmse=[0.9, 0.7, 0.6])
+DESCENDED = Fitted(nmse=[0.9, 0.7, 0.6], loss=[3.0, 2.0, 1.0], error=[3.0, 2.5, 2.6])
+ASCENDED = Fitted(
+    nmse=[0.9, 0.7, 0.6],
+    training_error=[3.0, 2.0, 1.0],
+    held_out_error=[3.0, 2.5, 2.6],
+    objective=[-5.0, -4.0, -3.0],
+    shrinkage=np.ones((3, 4)),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "strips"),
+    [(FILTERED, []), (DESCENDED, ["mean squared error"]), (ASCENDED, ["mean squared error", "objective"])],
+)
+def test_learning_is_drawn_pass_by_pass_from_what_the_history_holds(model, strips):
+    axes = learning_curves(model)
+    assert axes.get_ylabel() == "NMSE"
+    assert axes.get_ylim()[0] == 0.0
+    assert [strip.get_ylabel() for strip in axes.child_axes] == strips
+    panels = [axes, *axes.child_axes]
+    assert [panel.get_xlabel() for panel in panels] == [""] * len(strips) + ["pass"]
+    (line,) = axes.lines
+    np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3])
+    np.testing.assert_array_equal(line.get_ydata(), model.history_["nmse"])
+
+
+@pytest.mark.parametrize("model", [DESCENDED, ASCENDED])
+def test_training_and_held_out_errors_are_told_apart(model):
+    strip = learning_curves(model).child_axes[0]
+    curves = {line.get_label(): line.get_ydata().tolist() for line in strip.lines}
+    assert curves == {"training": [3.0, 2.0, 1.0], "held out": [3.0, 2.5, 2.6]}
+    assert [text.get_text() for text in strip.get_legend().get_texts()] == ["training", "held out"]
+    assert strip.get_yscale() == "log"
+
+
+def test_errors_of_zero_and_passes_that_went_wrong_are_drawn():
+    perfect = Fitted(nmse=[0.0], loss=[0.0], error=[0.0])
+    wrong = Fitted(nmse=[np.nan, 0.5], training_error=[1.0, 0.5], held_out_error=[np.nan, 0.5], objective=[-np.inf, 1])
+    for model in (perfect, wrong):
+        axes = learning_curves(model)
+        axes.figure.canvas.draw()
+        assert axes.child_axes[0].get_yscale() == "linear"
+
+
+@pytest.mark.parametrize("model", [FILTERED, DESCENDED, ASCENDED])
+def test_learning_curves_lie_inside_their_figure(model):
+    figure = learning_curves(model).figure
+    figure.canvas.draw()
+    box = figure.get_tightbbox()
+    assert min(box.x0, box.y0) >= 0
+    assert box.x1 <= figure.get_figwidth()
+    assert box.y1 <= figure.get_figheight()
+
+
+def test_learning_curves_go_where_they_are_told():
+    axes = Figure().subplots()
+    assert learning_curves(ASCENDED, axes=axes) is axes
+
+
+def test_a_bayesian_model_shows_how_it_learned():
+    random = np.random.default_rng(0)
+    codes = random.standard_normal((20, 2))
+    model = BayesLISTA(n_layers=2, design_matrix=np.eye(2), max_iter=3, random_state=0).fit(codes, codes)
+    strips = learning_curves(model).child_axes
+    assert [len(strip.lines[0].get_xdata()) for strip in strips] == [model.n_iter_, model.n_iter_]
+
+
+@pytest.mark.parametrize("model", [BayesLISTA(), ISTA(design_matrix=np.eye(2)).fit(np.eye(2), np.eye(2))])
+def test_models_without_a_history_are_refused_by_name(model):
+    with pytest.raises(ValueError, match="model has no history_ to draw"):
+        learning_curves(model)

@@ -4,6 +4,7 @@ JAX computes in float32 unless told otherwise, and its switch is global. Here th
 data instead: every entry point opens a 64-bit context around the compiled call when its arrays are float64.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -28,7 +29,7 @@ def common_dtype(*arrays: Any) -> np.dtype:
     >>> common_dtype([1, 2, 3], 0.1)
     dtype('float64')
     """
-    kinds = [np.asarray(array).dtype for array in arrays if not isinstance(array, (int, float))]
+    kinds = [np.asarray(array).dtype for array in arrays if type(array) not in (bool, int, float)]
     floating = [kind for kind in kinds if np.issubdtype(kind, np.floating)]
     single = floating and all(kind == np.float32 for kind in floating)
     return np.dtype(np.float32 if single else np.float64)
@@ -37,20 +38,22 @@ def common_dtype(*arrays: Any) -> np.dtype:
 def follows_input_precision(function: _Function) -> _Function:
     """Let a JAX function of arrays be called with NumPy arrays at their own precision.
 
-    Tracers pass through untouched, so the function composes with ``jit``, ``vmap`` and ``grad``; JAX arrays are
-    computed as JAX would; anything else is computed in the common precision of the arguments and comes back as
+    Tracers pass through untouched, so the function composes with ``jit``, ``vmap`` and ``grad``. Anything else is
+    computed in the common precision of the arguments, and comes back as JAX arrays if any of them was one, else as
     NumPy arrays.
     """
     compiled = jax.jit(function)
+    signature = inspect.signature(function)
 
     @wraps(function)
-    def wrapper(*arrays: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        arrays = signature.bind(*args, **kwargs).args
         if any(isinstance(array, jax.core.Tracer) for array in arrays):
             return function(*arrays)
-        if any(isinstance(array, jax.Array) for array in arrays):
-            return compiled(*arrays)
         dtype = common_dtype(*arrays)
         with jax.enable_x64(dtype == np.float64):
+            if any(isinstance(array, jax.Array) for array in arrays):
+                return compiled(*arrays)
             return jax.tree.map(np.asarray, compiled(*(np.asarray(array, dtype) for array in arrays)))
 
     return wrapper  # type: ignore[return-value]

@@ -130,7 +130,10 @@ class _Standardised(NamedTuple):
 
 
 def _promote(*arrays: Array) -> list[Array]:
+    """One shape and one floating type: the common one if it is float32 or float64, else JAX's default."""
     dtype = jnp.result_type(float, *arrays)
+    if dtype not in (jnp.float32, jnp.float64):
+        dtype = jnp.result_type(float)
     return jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in arrays))
 
 

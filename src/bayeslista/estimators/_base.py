@@ -75,7 +75,7 @@ class BaseSparseCoder(
 
     n_layers: int
     design_matrix: ArrayLike | None
-    shrinkage: float
+    shrinkage: Any
     dtype: str
 
     @abstractmethod
@@ -99,19 +99,26 @@ class BaseSparseCoder(
     def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
         """Codes of validated observations."""
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predict the codes of observations.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
+        return_std : bool, default=False
+            Whether to return standard deviations, too, which this estimator does not have.
 
         Returns
         -------
         ndarray of shape (n_samples, n_components) or (n_samples,)
             Their codes, one-dimensional if those of `fit` were, in the floating type of the fit.
         """
+        if return_std:
+            raise ValueError(
+                f"return_std=True asks for standard deviations, which {type(self).__name__} does not have; "
+                "use BayesLISTA, or return_std=False."
+            )
         return self._postprocess(self._predict_codes(self._validate_observations(X)))
 
     def transform(self, X: ArrayLike) -> np.ndarray:
@@ -141,8 +148,11 @@ class BaseSparseCoder(
     def _check_parameters(self) -> None:
         """Refuse constructor parameters that no data could make valid; subclasses add their own."""
         check_integer("n_layers", self.n_layers, minimum=1)
-        check_real("shrinkage", self.shrinkage, minimum=0)
+        self._check_shrinkage()
         check_choice("dtype", self.dtype, _DTYPES)
+
+    def _check_shrinkage(self) -> None:
+        check_real("shrinkage", self.shrinkage, minimum=0)
 
     def _validate_pairs(
         self, X: ArrayLike, y: ArrayLike, *, reset: bool = True
@@ -152,9 +162,9 @@ class BaseSparseCoder(
         With `reset` the shapes and the floating type are learned from these pairs; without it (`partial_fit`)
         the pairs have to agree with those of the fit.
         """
+        # The target is validated below; its presence is validated here, as the tags ask.
+        validate_data(self, X, y, reset=reset, skip_check_array=True)
         with _naming("X"):
-            # The target is validated below; its presence is validated here, as the tags ask.
-            validate_data(self, X, y, reset=reset, skip_check_array=True)
             observations = validate_data(self, X, reset=reset, dtype="numeric")
         codes = _check_codes(y)
         if len(codes) != len(observations):
@@ -303,11 +313,11 @@ def advance(bar: tqdm, nmse: float) -> None:
 
 
 def random_seed(random_state: Any) -> int:
-    """Draw one seed from scikit-learn's `random_state`: None, an integer or a ``RandomState``.
+    """Draw one seed from scikit-learn's `random_state`, or from one of NumPy's newer generators.
 
     Parameters
     ----------
-    random_state : None, int or numpy.random.RandomState
+    random_state : None, int, numpy.random.RandomState or numpy.random.Generator
         What the user gave.
 
     Returns
@@ -321,6 +331,8 @@ def random_seed(random_state: Any) -> int:
     >>> random_seed(0) == random_seed(0)
     True
     """
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(np.iinfo(np.int32).max))
     with _naming("random_state"):
         return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
@@ -349,15 +361,26 @@ def root_mean_square(values: np.ndarray) -> float:
     return largest * float(np.sqrt(np.mean((values / largest) ** 2)) if values.size else 0.0) or 1.0
 
 
+_REMEDIES = {
+    r"NaN": "Remove or impute missing values.",
+    r"infinity": "Remove or replace values that are not finite.",
+    r"0 (sample|feature)|at least one array": "Pass at least one row and one column.",
+    r"could not convert|dtype|inhomogeneous|[Cc]omplex": "Convert it to a rectangular array of real numbers.",
+    r"Expected 2D|dim": "Give it one row for every sample.",
+    r"features, but": "Pass as many columns as in fit.",
+}
+
+
 @contextmanager
 def _naming(argument: str) -> Iterator[None]:
-    """Put the name of the argument in front of a message that lacks it."""
+    """Put the name of the argument in front of a message that lacks it, and what to do at its end."""
     try:
         yield
     except ValueError as error:
-        if re.search(rf"\b{argument}\b", str(error)):
-            raise
-        raise ValueError(f"{argument}: {error}") from error
+        message = str(error)
+        named = message if re.search(rf"\b{argument}\b", message) else f"{argument}: {message}"
+        remedy = next((fix for pattern, fix in _REMEDIES.items() if re.search(pattern, message)), "")
+        raise ValueError(f"{named} {remedy}".rstrip()) from error
 
 
 def _check_codes(y: ArrayLike) -> np.ndarray:

@@ -1,24 +1,16 @@
 """BayesLISTA as an estimator."""
 
 import warnings
-from typing import Literal, NamedTuple, Self, overload
+from copy import copy
+from typing import Any, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import (
-    BaseSparseCoder,
-    NumericalWarning,
-    advance,
-    in_blocks,
-    progress_bar,
-    random_seed,
-    root_mean_square,
-)
+from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning, advance, progress_bar, random_seed
+from bayeslista.estimators._learners import FilteringLearner, Pass, VariationalLearner
 from bayeslista.estimators._parameters import (
     check_boolean,
     check_choice,
@@ -26,69 +18,63 @@ from bayeslista.estimators._parameters import (
     check_real,
     check_verbose,
 )
-from bayeslista.inference import adf
-from bayeslista.inference.adf import Info, Pair
-from bayeslista.moments import slab_moments, soft_threshold_moments
-from bayeslista.network import Weights, propagate
-from bayeslista.posterior import Belief, MatrixPrior, initial_belief
-from bayeslista.proximal import ista_weights
+from bayeslista.network import EvidenceForm
 
-_INFERENCES = ("adf",)
+_INFERENCES = ("variational", "adf")
 _PRIORS = ("scaled", "printed")
 _EVIDENCES = ("spike_slab", "gaussian")
-_PRINTED_VARIANCE = 6.0 / 5.0
-_PATIENCE = 5
-_TOLERATED = 1e-4
-
-
-class _Units(NamedTuple):
-    """What observations and codes are divided by before learning."""
-
-    observation: float
-    code: float
+_TOLERATED = 1e-2
 
 
 class BayesLISTA(BaseSparseCoder):
     r"""Sparse coding by a Bayesian network: every weight is a distribution, and so is every prediction [1]_.
 
     The network is that of LISTA, :math:`\hat\beta \leftarrow h_\lambda(W y + S \hat\beta)` for `n_layers` layers,
-    with an independent Gaussian for every entry of ``W`` and ``S``. Means and variances are propagated through the
-    layers in closed form, and what comes out is, for every coefficient, a spike at zero and a Gaussian slab.
+    with an independent Gaussian for every weight. Means and variances are propagated through the layers in closed form,
+    and what comes out is, for every coefficient, a spike at zero and a Gaussian slab.
 
-    Learning is assumed density filtering over the pairs, pass after pass, with the priors of the weights refined by
-    expectation propagation after each pass.
+    By default the network is anchored at the design matrix, :math:`S = I - W X + R`, and learns W, R and a threshold
+    for each layer by variational inference on those moments, starting at the linear minimum mean square error
+    estimator. A held-out fraction of the pairs chooses the best pass and calibrates the predicted distribution.
 
     Parameters
     ----------
     n_layers : int, default=10
         How many soft-thresholdings, the first included.
     design_matrix : array-like of shape (n_observed, n_components), default=None
-        ``X`` in ``y = X β + noise``, for the start at ISTA's weights. None estimates it from the pairs.
-    shrinkage : float, default=0.1
-        The threshold λ of every layer, in the units of the codes.
-    inference : {"adf"}, default="adf"
-        How the belief meets the data.
+        ``X`` in ``y = X β + noise``. None estimates it from the pairs.
+    shrinkage : "auto" or float, default="auto"
+        The threshold of every layer in the units of the codes, held; or "auto", to learn one for each layer. With
+        ``inference="adf"``, which cannot learn it, "auto" is the paper's 0.1.
+    inference : {"variational", "adf"}, default="variational"
+        How the belief meets the data: variational inference, or the paper's assumed density filtering over the pairs
+        with expectation propagation for the priors, on W and S free from ISTA's weights on.
     prior : {"scaled", "printed"}, default="scaled"
-        "scaled" centres the priors at ISTA's weights, with variances :math:`1/(L D)` for ``S`` and
+        For "adf". "scaled" centres the priors at ISTA's weights, with variances :math:`1/(L D)` for ``S`` and
         :math:`E\beta_d^2 / (L\,E\|y\|^2)` for ``W``, so that a prediction's variance stays bounded however deep or
         wide the network is, and measures codes in units of the root mean square of their nonzero entries. "printed" is
         the paper's: zero mean, variance 1.2, data as they are. In deep or wide networks the printed prior lets the
         variance grow by a factor of about D in every layer, and in single precision overflow: use it to reproduce.
     evidence : {"spike_slab", "gaussian"}, default="spike_slab"
-        What scores a pair: the paper's mixture of a Student's t spike and a Gaussian slab, or a Gaussian with the
-        same mean and variance.
+        For "adf": what scores a pair, the paper's mixture of a Student's t spike and a Gaussian slab, or a Gaussian
+        with the same mean and variance.
     learn_noise : bool, default=False
-        Whether the Gamma of the noise precision is learned, or held at Gam(6, 6) as in the paper's curves. Learned
-        with ``evidence="spike_slab"`` it degenerates, because exact zeros let the spike's precision grow without bound.
-    max_iter : int, default=100
+        For "adf": whether the Gamma of the noise precision is learned, or held at Gam(6, 6) as in the paper's curves.
+        Learned with ``evidence="spike_slab"`` it degenerates, because exact zeros let the spike's precision grow
+        without bound.
+    max_iter : int, default=50
         Passes over the pairs at most.
     tol : float, default=1e-4
-        Learning stops when the running NMSE has not fallen by this fraction in five passes. 0 makes all passes.
+        Learning stops when the error has not fallen by this fraction: the mean squared error of the held-out pairs in
+        ten passes, or for "adf" the running NMSE in five. 0 makes all passes.
+    validation_fraction : float, default=0.1
+        The fraction of the pairs that is held out. Where it is less than one pair, or 0, the training pairs themselves
+        choose the best pass and calibrate, which makes predictions too sure. "adf" holds nothing out.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.
     random_state : int, RandomState instance or None, default=None
-        Decides the order of the pairs in each pass. The same integer gives the same bits.
+        Decides the held-out pairs and the order of the others. The same integer gives the same bits.
     verbose : int, default=0
         1 shows a progress bar with the running NMSE on the standard error.
 
@@ -103,19 +89,21 @@ class BayesLISTA(BaseSparseCoder):
     shrinkage_ : ndarray of shape (n_layers,)
         The threshold of each layer.
     noise_std_ : float
-        Standard deviation of the codes about the network's output.
-    belief_ : Belief
-        The whole belief, in the units of learning.
+        Standard deviation of the codes about the network's output, as learning saw it.
     n_iter_ : int
         Passes made.
-    history_ : dict of str to ndarray of shape (n_iter_,)
-        For each pass ``"n_pairs"``, their ``"nmse"``, each predicted just before it was learned from, the
-        ``"noise_std"``, and the counts of `diagnostics_`.
+    history_ : dict of str to ndarray, one entry a pass
+        ``"n_pairs"``, the ``"nmse"`` (of the held-out pairs, or for "adf" of the training pairs, each predicted just
+        before it was learned from), mean variances of the weights, ``"noise_std"`` and the counts of `diagnostics_`;
+        variational inference adds its ``"objective"`` per pair, ``"training_error"``, ``"held_out_error"`` and the
+        ``"shrinkage"`` of each layer.
     diagnostics_ : dict of str to int
-        How many updates of weights were ``"clipped"`` by the trust region or ``"rejected"`` because a variance would
-        have turned non-positive or a number not finite, how many noise updates and prior factors were rejected, how
-        many pairs had a variance so large that it was ``"saturated"``, and how many sweeps over the priors were damped.
-        A :class:`NumericalWarning` tells of it where more than one in 10,000 updates of a kind are concerned.
+        Sums over all passes of what went wrong. Variational inference: mini-batches ``"skipped"`` because their
+        gradient was not finite, and times the best weights were ``"restored"`` after the held-out error grew.
+        Filtering: updates ``"rejected"`` because a variance would have turned non-positive or a number not finite; for
+        "adf" also those ``"clipped"`` by the trust region, rejected noise updates and prior factors, pairs with a
+        variance so large that it was ``"saturated"``, and damped sweeps over the priors. A :class:`NumericalWarning`
+        tells of it where more than one in a hundred updates of a kind are concerned.
     dtype_ : numpy.dtype
         The floating type of the fit and its predictions.
     n_components_ : int
@@ -129,10 +117,9 @@ class BayesLISTA(BaseSparseCoder):
 
     Notes
     -----
-    Filtering the same pairs again counts them again: after many passes the variances of the weights are far smaller
-    than honest ones, and the noise, held, is what is left of the predicted spread.
-
-    No step moves a mean by more than five standard deviations or makes a variance more than four times larger; see
+    With "adf", filtering the same pairs again counts them again: after many passes the variances of the weights are far
+    smaller than honest ones, and the noise, held, is what is left of the predicted spread. No step moves a mean by more
+    than five standard deviations or makes a variance more than four times larger; see
     :mod:`bayeslista.inference.adf`.
 
     References
@@ -158,13 +145,14 @@ class BayesLISTA(BaseSparseCoder):
         n_layers: int = 10,
         *,
         design_matrix: ArrayLike | None = None,
-        shrinkage: float = 0.1,
-        inference: str = "adf",
+        shrinkage: float | str = "auto",
+        inference: str = "variational",
         prior: str = "scaled",
-        evidence: str = "spike_slab",
+        evidence: EvidenceForm = "spike_slab",
         learn_noise: bool = False,
-        max_iter: int = 100,
+        max_iter: int = 50,
         tol: float = 1e-4,
+        validation_fraction: float = 0.1,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -178,9 +166,67 @@ class BayesLISTA(BaseSparseCoder):
         self.learn_noise = learn_noise
         self.max_iter = max_iter
         self.tol = tol
+        self.validation_fraction = validation_fraction
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
+
+    @classmethod
+    def published(
+        cls,
+        n_layers: int = 10,
+        *,
+        design_matrix: ArrayLike | None = None,
+        shrinkage: float = 0.1,
+        max_iter: int = 1000,
+        dtype: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> Self:
+        """BayesLISTA as the paper has it: assumed density filtering, ``W`` and ``S`` free, priors as printed.
+
+        It starts at ISTA with the threshold held, the noise held at Gam(6, 6), and makes all passes.
+
+        Parameters
+        ----------
+        n_layers : int, default=10
+            How many soft-thresholdings, the first included.
+        design_matrix : array-like of shape (n_observed, n_components), default=None
+            As for `BayesLISTA`.
+        shrinkage : float, default=0.1
+            The threshold of every layer.
+        max_iter : int, default=1000
+            Passes over the pairs; all are made.
+        dtype : {"auto", "float32", "float64"}, default="auto"
+            As for `BayesLISTA`.
+        random_state : int, RandomState instance or None, default=None
+            Decides the order of the pairs.
+        verbose : int, default=0
+            1 shows a progress bar.
+
+        Returns
+        -------
+        BayesLISTA
+            An ordinary estimator, not yet fitted, wholly described by its parameters.
+
+        Examples
+        --------
+        >>> from bayeslista import BayesLISTA
+        >>> BayesLISTA.published(n_layers=4).inference
+        'adf'
+        """
+        return cls(
+            n_layers,
+            design_matrix=design_matrix,
+            shrinkage=shrinkage,
+            inference="adf",
+            prior="printed",
+            max_iter=max_iter,
+            tol=0.0,
+            dtype=dtype,
+            random_state=random_state,
+            verbose=verbose,
+        )
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn the belief about the weights from pairs of observations and codes.
@@ -199,27 +245,27 @@ class BayesLISTA(BaseSparseCoder):
         """
         self._check_parameters()
         observations, codes = self._validate_pairs(X, y)
+        design_matrix = self._resolve_design_matrix(observations, codes)
         random = np.random.default_rng(random_seed(self.random_state))
-        self._start(observations, codes)
+        passes: list[Pass] = []
         with self._precision(), progress_bar(self.max_iter, type(self).__name__, self.verbose) as bar:
-            pairs = self._in_units(observations, codes)
-            belief = self.belief_
-            for _ in range(self.max_iter):
-                order = random.permutation(len(codes))
-                belief, info = self._filter(belief, Pair(pairs.observation[order], pairs.code[order]))
-                belief, refinement = adf.refine_priors(belief)
-                nmse = self._record(belief, jax.tree.map(jnp.add, info, refinement), len(codes))
-                advance(bar, nmse)
-                if self._has_converged():
-                    break
-        return self._finish(belief)
+            learner = self._new_learner(design_matrix, observations, codes)
+            pairs = observations / learner.units.observation, codes / learner.units.code
+            for row in learner.learn(*pairs, random, self.max_iter, self.tol):
+                passes.append(row)
+                advance(bar, row.nmse)
+        self.design_matrix_ = design_matrix
+        self._learner = learner
+        self._stream: Pass | None = None
+        return self._finish(passes, passes)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Take more pairs into the belief, once, in the order given.
+        """Take more pairs into the belief, once, in the order given, by assumed density filtering.
 
-        The first call starts the belief as `fit` would with these pairs; later ones, and calls after `fit`, go on from
-        the belief there is. The priors are not refined, so a stream gives the same belief however it is cut after the
-        first call.
+        The first call starts a belief at ISTA's weights, in units taken from its pairs; later ones, and calls after
+        `fit`, go on from the belief there is, with the depth, thresholds, noise and calibration that it has: parameters
+        changed since then wait for the next `fit`. Priors are not refined, so a stream gives the same belief however it
+        is cut after the first call. In `history_` the whole stream is one entry, the last.
 
         Parameters
         ----------
@@ -234,20 +280,19 @@ class BayesLISTA(BaseSparseCoder):
             The fitted estimator.
         """
         self._check_parameters()
-        first = not hasattr(self, "belief_")
+        first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
-        if first:
-            self._start(observations, codes)
+        design_matrix = self._resolve_design_matrix(observations, codes) if first else self.design_matrix_
         with self._precision():
-            belief, info = self._filter(self.belief_, self._in_units(observations, codes))
-            self._record(belief, info, len(codes))
-        return self._finish(belief)
+            learner = self._new_filter(design_matrix, observations, codes) if first else copy(self._learner)
+            row = learner.filter_once(observations / learner.units.observation, codes / learner.units.code)
+        self.design_matrix_ = design_matrix
+        self._learner = learner
+        stream = None if first else self._stream
+        self._stream = row if stream is None else stream.and_then(row)
+        return self._finish([*([] if first else self._passes), self._stream], [row])
 
-    @overload
-    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> np.ndarray: ...
-    @overload
-    def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
-    def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predict the codes of observations, and how uncertain they are.
 
         Parameters
@@ -275,8 +320,9 @@ class BayesLISTA(BaseSparseCoder):
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
         include_noise : bool, default=True
-            Whether the noise of the codes about the network's output widens the slab. Without it the distribution is
-            the network's own ω, m and v, as in the paper.
+            Whether to predict the codes, with all that separates them from the network's output: calibrated on
+            held-out pairs where there were any, else the noise added to the slab. Without it the distribution is the
+            network's own ω, m and v, as in the paper.
 
         Returns
         -------
@@ -289,97 +335,57 @@ class BayesLISTA(BaseSparseCoder):
         return self._distribution(Y, True, (self.n_components_,)).mean()
 
     def _distribution(self, Y: Float[np.ndarray, "n K"], include_noise: bool, code_shape: tuple[int, ...]) -> SpikeSlab:
-        observation_unit, code_unit = self._units
-        shrinkage = self.shrinkage_ / code_unit
+        observation_unit, code_unit = self._learner.units
         with self._precision():
-            prob_active, slab_mean, slab_var = in_blocks(
-                lambda rows: _predict(self.belief_.weights, rows, shrinkage), Y / observation_unit
-            )
-        noise_var = self.noise_std_**2 if include_noise else 0.0
+            prob_active, slab_mean, slab_var = self._learner.output(Y / observation_unit, include_noise)
         shape = (len(Y), *code_shape)
         return SpikeSlab(
             prob_active.reshape(shape),
             (slab_mean * code_unit).reshape(shape),
-            (slab_var * code_unit**2 + np.asarray(noise_var, self.dtype_)).reshape(shape),
+            (slab_var * code_unit**2).reshape(shape),
         )
 
-    def _start(self, observations: Float[np.ndarray, "n K"], codes: Float[np.ndarray, "n D"]) -> None:
-        """Set the belief before any data, and the units that it is learned in."""
-        design_matrix = self._resolve_design_matrix(observations, codes)
-        active = codes[codes != 0]
-        scaled = self.prior == "scaled"
-        self._units = _Units(root_mean_square(observations), root_mean_square(active)) if scaled else _Units(1.0, 1.0)
-        start = ista_weights(design_matrix * (self._units.code / self._units.observation))
-        encoder_var = recurrent_var = _PRINTED_VARIANCE
-        if scaled:
-            share = (active.size or codes.size) / codes.size
-            power = observations.shape[1] if observations.any() else 1.0
-            encoder_var, recurrent_var = share / power / self.n_layers, 1 / (self.n_layers * codes.shape[1])
-        with self._precision():
-            means = jnp.asarray(start.encoder), jnp.asarray(start.recurrent)
-            encoder_prior, recurrent_prior = (
-                MatrixPrior(mean if scaled else jnp.zeros_like(mean), jnp.asarray(var, self.dtype_))
-                for mean, var in zip(means, (encoder_var, recurrent_var), strict=True)
-            )
-            belief = initial_belief(*means, encoder_prior, recurrent_prior)
-        self.belief_: Belief = jax.tree.map(np.asarray, belief)
-        self.design_matrix_ = design_matrix
-        self.shrinkage_ = np.full(self.n_layers, self.shrinkage, self.dtype_)
-        self._passes: list[dict[str, float]] = []
+    def _threshold(self) -> float | None:
+        return None if isinstance(self.shrinkage, str) else float(self.shrinkage)
 
-    def _in_units(self, observations: Float[np.ndarray, "n K"], codes: Float[np.ndarray, "n D"]) -> Pair:
-        return Pair(jnp.asarray(observations / self._units.observation), jnp.asarray(codes / self._units.code))
+    def _new_learner(
+        self, design_matrix: Float[np.ndarray, "K D"], Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]
+    ) -> FilteringLearner | VariationalLearner:
+        if self.inference == "adf":
+            return self._new_filter(design_matrix, Y, B)
+        return VariationalLearner.start(design_matrix, Y, B, self.n_layers, self._threshold(), self.validation_fraction)
 
-    def _filter(self, belief: Belief, pairs: Pair) -> tuple[Belief, Info]:
-        return adf.filter_pairs(
-            belief, pairs, self.shrinkage_ / self._units.code, form=self.evidence, learn_noise=self.learn_noise
+    def _new_filter(
+        self, design_matrix: Float[np.ndarray, "K D"], Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]
+    ) -> FilteringLearner:
+        return FilteringLearner.start(
+            design_matrix, Y, B, self.n_layers, self._threshold(), self.prior, self.evidence, self.learn_noise
         )
 
-    def _record(self, belief: Belief, info: Info, n_pairs: int) -> float:
-        """Note a pass in the history and return its running NMSE."""
-        counts = {name: int(getattr(info, name)) for name in _COUNTS}
-        nmse = float(info.relative_error) / max(int(info.n_codes), 1)
-        self._passes.append({"n_pairs": n_pairs, "nmse": nmse, "noise_std": self._noise_std(belief), **counts})
-        return nmse
-
-    def _has_converged(self) -> bool:
-        """Whether the running NMSE of the last passes is hardly below that of those before."""
-        errors = [row["nmse"] for row in self._passes]
-        if self.tol == 0 or len(errors) <= _PATIENCE:
-            return False
-        return min(errors[-_PATIENCE:]) >= (1 - self.tol) * min(errors[:-_PATIENCE])
-
-    def _noise_std(self, belief: Belief) -> float:
-        shape, rate = belief.noise_precision
-        return float(np.sqrt(rate / (shape - 1))) * self._units.code
-
-    def _finish(self, belief: Belief) -> Self:
-        """Store the belief, in the units of the data where it is shown, and warn of what was left out."""
-        self.belief_ = jax.tree.map(np.asarray, belief)
-        encoder, recurrent = self.belief_.weights
-        gain = self._units.code / self._units.observation
+    def _finish(self, passes: list[Pass], new: list[Pass]) -> Self:
+        """Show what was learned in the units of the data, and warn of what was left out in the new passes."""
+        learner = self._learner
+        self._passes = passes[: len(passes) - (self._stream is not None)]
+        encoder, recurrent = learner.matrices()
+        gain = learner.units.code / learner.units.observation
         self.encoder_, self.encoder_std_ = encoder.mean * gain, np.sqrt(encoder.var) * gain
         self.recurrent_, self.recurrent_std_ = recurrent.mean, np.sqrt(recurrent.var)
-        self.noise_std_ = self._noise_std(self.belief_)
-        self.n_iter_ = len(self._passes)
-        self.history_ = {name: np.array([row[name] for row in self._passes]) for name in self._passes[0]}
-        self.diagnostics_ = {name: int(self.history_[name].sum()) for name in _COUNTS}
-        n_pairs, n_weights = sum(row["n_pairs"] for row in self._passes), encoder.mean.size + recurrent.mean.size
-        attempts = {
-            "clipped": n_pairs * n_weights,
-            "rejected": n_pairs * n_weights,
-            "noise_rejected": n_pairs * self.n_components_,
-            "prior_rejected": self.n_iter_ * n_weights,
-            "saturated": n_pairs,
-        }
-        trouble = {name: n for name, n in attempts.items() if self.diagnostics_[name] > _TOLERATED * n}
+        self.shrinkage_ = learner.shrinkage * learner.units.code
+        self.noise_std_ = float(np.sqrt(learner.noise_var)) * learner.units.code
+        self.n_iter_ = len(passes)
+        shared = [name for name in passes[-1].values if all(name in row.values for row in passes)]
+        counted = list(dict.fromkeys(name for row in passes for name in row.counts))
+        self.history_ = {name: np.array([row.values[name] for row in passes]) for name in shared}
+        self.history_ |= {name: np.array([row.counts.get(name, 0) for row in passes]) for name in counted}
+        self.diagnostics_ = {name: int(self.history_[name].sum()) for name in counted}
+        attempts = {name: sum(row.attempts[name] for row in new) for name in new[0].attempts}
+        failures = {name: sum(row.counts[name] for row in new) for name in attempts}
+        trouble = [name for name, n in attempts.items() if failures[name] > _TOLERATED * n]
         if trouble:
-            listed = ", ".join(
-                f"{self.diagnostics_[name]} of {n} {name.replace('_', ' ')}" for name, n in trouble.items()
-            )
+            listed = ", ".join(f"{failures[name]} of {attempts[name]} {name}" for name in trouble)
             warnings.warn(
-                f"More than one in {1 / _TOLERATED:,.0f} updates were not usable as they were ({listed}; see "
-                "diagnostics_): scales, depth or prior do not suit the data. Use prior='scaled', fewer layers, or a "
+                f"More than {_TOLERATED:.0%} of the updates were not usable as they were ({listed}; see diagnostics_): "
+                "scales, depth or prior do not suit the data. Try the default inference and prior, fewer layers, or a "
                 "shrinkage that fits the codes.",
                 NumericalWarning,
                 stacklevel=3,
@@ -394,17 +400,9 @@ class BayesLISTA(BaseSparseCoder):
         check_boolean("learn_noise", self.learn_noise)
         check_integer("max_iter", self.max_iter, minimum=1)
         check_real("tol", self.tol, minimum=0)
+        check_real("validation_fraction", self.validation_fraction, minimum=0, below=1)
         check_verbose(self.verbose)
 
-
-_COUNTS = ("clipped", "rejected", "noise_rejected", "prior_rejected", "saturated", "prior_damped")
-
-
-@jax.jit
-def _predict(
-    weights: Weights, observations: Float[Array, "n K"], shrinkage: Float[Array, " L"]
-) -> tuple[Array, Array, Array]:
-    """Probability of being active, slab mean and slab variance, each of shape (n, D)."""
-    mean, var = propagate(weights, observations, shrinkage)
-    slab = slab_moments(mean, var, shrinkage[-1])
-    return soft_threshold_moments(mean, var, shrinkage[-1]).prob_active, slab.mean, slab.var
+    def _check_shrinkage(self) -> None:
+        if not (isinstance(self.shrinkage, str) and self.shrinkage == "auto"):
+            super()._check_shrinkage()

@@ -185,7 +185,8 @@ class LISTA(BaseSparseCoder):
         """LISTA as the baseline of the BayesLISTA paper was trained.
 
         Plain stochastic gradient descent on the mean squared error over coefficients, ``W`` and ``S`` free,
-        at the rate 1e-4, one pair at a time, on all pairs as they are, the threshold held.
+        at the rate 1e-4, one pair at a time, on all pairs as they are, the threshold held. Unlike there, the weights of
+        the pass with the least training error are kept.
 
         Parameters
         ----------

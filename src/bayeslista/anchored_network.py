@@ -1,0 +1,240 @@
+r"""The network anchored at the design matrix: moments through its layers, and the gradient of its expected error.
+
+With the design matrix X at hand, :math:`S = I - W X + R`: every pair (W, S) is reachable, and ``R`` is what S departs
+from the relation that proximal gradient steps obey. W (``encoder``) and R (``residual``) have independent Gaussian
+entries. For a layer that receives mean ``e`` and variance ``s``, with :math:`u = y - X e`,
+
+.. math::
+    c_m = e + M_W u + M_R e, \qquad c_v = M_S^2 s + V_R (e^2 + s) + V_W (u^2 + X^2 s),
+
+squares of matrices and vectors taken elementwise. Backwards, with :math:`g_m, g_v` the derivatives in
+:math:`c_m, c_v`, :math:`a = V_W^T g_v` and :math:`b = V_R^T g_v`:
+
+.. math::
+    g_u = M_W^T g_m + 2 u \circ a, \quad g_e = g_m + M_R^T g_m - X^T g_u + 2 e \circ b, \quad
+    g_s = (M_S^2)^T g_v + b + (X^2)^T a.
+
+Everything is batched over the rows of the observations.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bayeslista.moments import SoftThresholdGradients, soft_threshold_moments, soft_threshold_moments_and_gradients
+from bayeslista.network import Gaussian
+
+
+class AnchoredWeights(NamedTuple):
+    """The belief about W and R."""
+
+    encoder: Gaussian
+    residual: Gaussian
+
+
+class AnchoredGradient(NamedTuple):
+    """Derivatives in the weights' means and variances and in the threshold of every layer."""
+
+    weights: AnchoredWeights
+    shrinkage: Float[Array, " L"]
+
+
+class _Matrices(NamedTuple):
+    """What all layers share."""
+
+    recurrent: Array  # M_S
+    squared_recurrent: Array
+    squared_design: Array
+
+
+class _Entered(NamedTuple):
+    """What entered a layer, and the slopes of its threshold."""
+
+    mean: Array
+    var: Array
+    misfit: Array  # u
+    misfit_power: Array  # u² + X² s
+    power: Array  # e² + s
+    slopes: SoftThresholdGradients
+
+
+def recurrent_mean(weights: AnchoredWeights, design_matrix: Float[Array, "K D"]) -> Float[Array, "D D"]:
+    """Mean of S.
+
+    Parameters
+    ----------
+    weights : AnchoredWeights
+        Belief about W and R.
+    design_matrix : array of shape (K, D)
+        X.
+
+    Returns
+    -------
+    array of shape (D, D)
+        :math:`I - M_W X + M_R`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.anchored_network import AnchoredWeights, recurrent_mean
+    >>> from bayeslista.network import Gaussian
+    >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
+    >>> recurrent_mean(weights, jnp.eye(2)).tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
+    """
+    identity = jnp.eye(design_matrix.shape[1], dtype=design_matrix.dtype)
+    return identity - weights.encoder.mean @ design_matrix + weights.residual.mean
+
+
+def _matrices(weights: AnchoredWeights, design_matrix: Array) -> _Matrices:
+    recurrent = recurrent_mean(weights, design_matrix)
+    return _Matrices(recurrent, recurrent * recurrent, design_matrix * design_matrix)
+
+
+def _enter(
+    weights: AnchoredWeights, design_matrix: Array, matrices: _Matrices, observations: Array, mean: Array, var: Array
+) -> tuple[Gaussian, Array, Array, Array]:
+    """Mean and variance before a threshold, with the misfit and the two powers they are made of."""
+    misfit = observations - mean @ design_matrix.T
+    misfit_power = misfit * misfit + var @ matrices.squared_design.T
+    power = mean * mean + var
+    entering = Gaussian(
+        mean + misfit @ weights.encoder.mean.T + mean @ weights.residual.mean.T,
+        var @ matrices.squared_recurrent.T + power @ weights.residual.var.T + misfit_power @ weights.encoder.var.T,
+    )
+    return entering, misfit, misfit_power, power
+
+
+@jax.jit
+def propagate_anchored(
+    weights: AnchoredWeights,
+    design_matrix: Float[Array, "K D"],
+    observations: Float[Array, "n K"],
+    shrinkage: Float[Array, " L"],
+) -> Gaussian:
+    """Mean and variance of the last layer's input, before its threshold, for a batch of observations.
+
+    Parameters
+    ----------
+    weights : AnchoredWeights
+        Belief about W and R.
+    design_matrix : array of shape (K, D)
+        X.
+    observations : array of shape (n, K)
+        One observation a row.
+    shrinkage : array of shape (L,)
+        The threshold of each layer.
+
+    Returns
+    -------
+    Gaussian
+        Mean and variance, each of shape (n, D).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.anchored_network import AnchoredWeights, propagate_anchored
+    >>> from bayeslista.network import Gaussian
+    >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
+    >>> propagate_anchored(weights, jnp.eye(2), jnp.array([[2.0, 4.0]]), jnp.zeros(3)).mean.tolist()
+    [[1.75, 3.5]]
+    """
+    matrices = _matrices(weights, design_matrix)
+
+    def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
+        _, mean, var = soft_threshold_moments(*entering, threshold)
+        return _enter(weights, design_matrix, matrices, observations, mean, var)[0], None
+
+    nothing = jnp.zeros((len(observations), design_matrix.shape[1]), observations.dtype)
+    first = _enter(weights, design_matrix, matrices, observations, nothing, nothing)[0]
+    return jax.lax.scan(layer, first, shrinkage[:-1])[0]
+
+
+def expected_error_and_gradient(
+    weights: AnchoredWeights,
+    design_matrix: Float[Array, "K D"],
+    observations: Float[Array, "n K"],
+    codes: Float[Array, "n D"],
+    shrinkage: Float[Array, " L"],
+    included: Float[Array, " n"],
+) -> tuple[Float[Array, ""], AnchoredGradient]:
+    r"""Expected squared error of the output, summed over pairs and coefficients, and its gradient.
+
+    Parameters
+    ----------
+    weights : AnchoredWeights
+        Belief about W and R.
+    design_matrix : array of shape (K, D)
+        X.
+    observations, codes : array of shape (n, K) and (n, D)
+        Pairs, one a row.
+    shrinkage : array of shape (L,)
+        The threshold of each layer.
+    included : array of shape (n,)
+        The weight of each pair; 0 leaves it out.
+
+    Returns
+    -------
+    error : array
+        :math:`\sum (\beta - e)^2 + s`.
+    gradient : AnchoredGradient
+        Its derivatives.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.anchored_network import AnchoredWeights, expected_error_and_gradient
+    >>> from bayeslista.network import Gaussian
+    >>> weights = AnchoredWeights(Gaussian(jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
+    >>> pair = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0]])
+    >>> error, gradient = expected_error_and_gradient(weights, jnp.eye(2), *pair, jnp.zeros(1), jnp.ones(1))
+    >>> float(error), gradient.weights.encoder.mean.tolist()
+    (4.0, [[0.0, 0.0], [4.0, 8.0]])
+    """
+    matrices = _matrices(weights, design_matrix)
+    encoder, residual = weights
+
+    def layer(output: tuple[Array, Array], threshold: Array) -> tuple[tuple[Array, Array], _Entered]:
+        entering, misfit, misfit_power, power = _enter(weights, design_matrix, matrices, observations, *output)
+        (_, mean, var), slopes = soft_threshold_moments_and_gradients(*entering, threshold)
+        return (mean, var), _Entered(*output, misfit, misfit_power, power, slopes)
+
+    nothing = jnp.zeros_like(codes)
+    (mean, var), entered = jax.lax.scan(layer, (nothing, nothing), shrinkage)
+    weight = included[:, None]
+    difference = weight * (mean - codes)
+
+    def back(carry: tuple[Array, Array, list[Array]], before: _Entered) -> tuple[Any, Array]:
+        by_mean, by_var, sums = carry
+        slopes = before.slopes
+        by_shrinkage = jnp.sum(by_mean * slopes.mean_by_shrinkage + by_var * slopes.var_by_shrinkage)
+        through_mean = by_mean * slopes.mean_by_mean + by_var * slopes.var_by_mean
+        through_var = by_mean * slopes.mean_by_var + by_var * slopes.var_by_var
+        by_misfit_power = through_var @ encoder.var
+        by_power = through_var @ residual.var
+        by_misfit = through_mean @ encoder.mean + 2 * before.misfit * by_misfit_power
+        earlier_mean = through_mean + through_mean @ residual.mean - by_misfit @ design_matrix
+        earlier_var = through_var @ matrices.squared_recurrent + by_misfit_power @ matrices.squared_design
+        products = (
+            through_mean.T @ before.misfit,
+            through_mean.T @ before.mean,
+            through_var.T @ before.var,
+            through_var.T @ before.misfit_power,
+            through_var.T @ before.power,
+        )
+        summed = [total + product for total, product in zip(sums, products, strict=True)]
+        return (earlier_mean + 2 * before.mean * by_power, earlier_var + by_power, summed), by_shrinkage
+
+    shapes = encoder.mean, residual.mean, residual.mean, encoder.var, residual.var
+    start = 2 * difference, weight * jnp.ones_like(var), [jnp.zeros_like(matrix) for matrix in shapes]
+    (_, _, sums), by_shrinkage = jax.lax.scan(back, start, entered, reverse=True)
+    misfit_sum, mean_sum, var_sum, misfit_power_sum, power_sum = sums
+    through_square = 2 * matrices.recurrent * var_sum
+    gradient = AnchoredWeights(
+        Gaussian(misfit_sum - through_square @ design_matrix.T, misfit_power_sum),
+        Gaussian(mean_sum + through_square, power_sum),
+    )
+    error = jnp.sum(weight * ((mean - codes) ** 2 + var))
+    return error, AnchoredGradient(gradient, by_shrinkage)

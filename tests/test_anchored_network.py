@@ -1,0 +1,93 @@
+"""The anchored network against the free one, autodiff of plain formulas and Monte Carlo."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.stats import norm
+
+from bayeslista.anchored_network import (
+    AnchoredWeights,
+    expected_error_and_gradient,
+    propagate_anchored,
+    recurrent_mean,
+)
+from bayeslista.network import Gaussian, Weights, propagate
+
+D, K, N = 6, 4, 3
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def _problem(n_layers, seed=0):
+    rng = np.random.default_rng(seed)
+    weights = AnchoredWeights(
+        Gaussian(rng.normal(0, 0.3, (D, K)), rng.uniform(0.01, 0.2, (D, K))),
+        Gaussian(rng.normal(0, 0.2, (D, D)), rng.uniform(0.01, 0.1, (D, D))),
+    )
+    arrays = weights, rng.normal(size=(K, D)), rng.normal(size=(N, K)), rng.normal(size=(N, D))
+    return *jax.tree.map(jnp.asarray, arrays), jnp.asarray(rng.uniform(0.05, 0.5, n_layers))
+
+
+def _plain_error(weights, shrinkage, X, Y, B, included):
+    (w_mean, w_var), (r_mean, r_var) = weights
+    s_mean = jnp.eye(D) - w_mean @ X + r_mean
+    total = 0.0
+    for y, code, weight in zip(Y, B, included, strict=True):
+        e = s = jnp.zeros(D)
+        for threshold in shrinkage:
+            u = y - X @ e
+            mean = w_mean @ y + s_mean @ e
+            var = (s_mean**2 + r_var) @ s + r_var @ e**2 + w_var @ (u**2 + X**2 @ s)
+            std = jnp.sqrt(var)
+            up, down = (mean - threshold) / std, (-mean - threshold) / std
+            e = std * (norm.pdf(up) + up * norm.cdf(up) - norm.pdf(down) - down * norm.cdf(down))
+            second = (1 + up**2) * norm.cdf(up) + up * norm.pdf(up) + (1 + down**2) * norm.cdf(down)
+            s = var * (second + down * norm.pdf(down)) - e**2
+        total += weight * jnp.sum((code - e) ** 2 + s)
+    return total
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_expected_error_and_gradient_equal_autodiff_of_plain_formulas(n_layers):
+    weights, X, Y, B, shrinkage = _problem(n_layers)
+    included = jnp.array([1.0, 0.5, 0.0])
+    error, gradient = jax.jit(expected_error_and_gradient)(weights, X, Y, B, shrinkage, included)
+    plain = jax.jit(jax.value_and_grad(_plain_error, argnums=(0, 1)))
+    value, (by_weights, by_shrinkage) = plain(weights, shrinkage, X, Y, B, included)
+    np.testing.assert_allclose(error, value, rtol=1e-11)
+    np.testing.assert_allclose(gradient.shrinkage, by_shrinkage, rtol=1e-9)
+    for ours, theirs in zip(jax.tree.leaves(gradient.weights), jax.tree.leaves(by_weights), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
+
+
+def test_with_certain_encoder_it_is_the_free_network():
+    (encoder, residual), X, Y, _, shrinkage = _problem(4)
+    encoder = Gaussian(encoder.mean, jnp.zeros_like(encoder.var))
+    anchored = AnchoredWeights(encoder, residual)
+    free = Weights(encoder, Gaussian(recurrent_mean(anchored, X), residual.var))
+    for ours, theirs in zip(propagate_anchored(anchored, X, Y, shrinkage), propagate(free, Y, shrinkage), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+
+
+def test_uncertainty_of_the_encoder_matches_monte_carlo():
+    # Two layers with draws of W and R made afresh for the second, as the moments take them.
+    (encoder, residual), X, Y, _, shrinkage = _problem(2, seed=3)
+    rng = np.random.default_rng(0)
+    n = 200_000
+    first = np.sqrt(encoder.var) * rng.standard_normal((n, D, K)) + encoder.mean
+    drive = first @ Y[0]
+    output = drive - np.clip(drive, -shrinkage[0], shrinkage[0])
+    output = np.stack([rng.permutation(column) for column in output.T], axis=1)
+    second = np.sqrt(encoder.var) * rng.standard_normal((n, D, K)) + encoder.mean
+    departure = np.sqrt(residual.var) * rng.standard_normal((n, D, D)) + residual.mean
+    misfit = Y[0] - output @ X.T
+    entering = output + np.einsum("nij,nj->ni", second, misfit) + np.einsum("nij,nj->ni", departure, output)
+    result = propagate_anchored(AnchoredWeights(encoder, residual), X, Y[:1], shrinkage)
+    centred = (entering - entering.mean(axis=0)) ** 2
+    assert np.all(np.abs(entering.mean(axis=0) - result.mean[0]) < 5 * entering.std(axis=0) / np.sqrt(n))
+    assert np.all(np.abs(centred.mean(axis=0) - result.var[0]) < 5 * centred.std(axis=0) / np.sqrt(n))
