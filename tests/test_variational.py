@@ -174,3 +174,30 @@ def test_stream_updates_that_would_break_a_variance_are_rejected():
     )
     assert int(info.rejected) > 0
     np.testing.assert_array_equal(after.residual.mean, 0)
+
+
+def test_the_prior_of_an_entry_follows_the_units_of_its_row_and_column():
+    rng = np.random.default_rng(6)
+    units, pairs = np.geomspace(1e-3, 1e3, D), (np.ones((4, K)), np.ones((4, D)))
+    encoder = rng.normal(size=(D, K)) / units[:, None]
+    _, problem = variational.init(np.ones((K, D)), encoder, np.full(2, 0.1), pairs, pairs, True)
+    relative = np.asarray(problem.prior_encoder_var) * units[:, None] ** 2
+    assert relative.max() / relative.min() < 100
+    _, silent = variational.init(np.ones((K, D)), 0 * encoder, np.full(2, 0.1), pairs, pairs, True)
+    assert np.isfinite(silent.prior_encoder_var).all()
+
+
+def test_a_start_that_is_not_finite_is_left_behind():
+    state, problem = _problem()
+    broken = state._replace(best_error=jnp.asarray(jnp.inf), best=jax.tree.map(lambda x: x * jnp.nan, state.best))
+    after, _ = variational.step(broken, problem, np.arange(N).reshape(8, 8), jnp.ones((8, 8)), jnp.ones(8))
+    assert np.isfinite(after.best_error)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.best))
+
+
+def test_gradients_too_small_to_square_do_not_move_anything_to_infinity():
+    state, problem = _problem()
+    tiny = state._replace(noise_var=jnp.asarray(1e200))
+    after, info = variational.step(tiny, problem, np.arange(N).reshape(8, 8), jnp.ones((8, 8)), jnp.ones(8))
+    assert int(info.skipped) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.parameters))

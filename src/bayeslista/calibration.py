@@ -217,7 +217,7 @@ def _raise(head: _Floats, e: _Floats, excess: float, lapse: float) -> _Floats:
 
 def _log_ratio(w: _Floats, typical: float) -> _Floats:
     """Bounded logarithm of a variance over the typical one."""
-    return np.clip(np.log(np.maximum(w, _TINY_VAR) / typical), -_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
+    return np.clip(np.log(np.maximum(w, _TINY_VAR)) - np.log(typical), -_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)
 
 
 def _mean_or_one(values: _Floats) -> float:

@@ -20,7 +20,7 @@ from bayeslista.inference import adf, variational
 from bayeslista.inference.adf import Pair
 from bayeslista.linear_start import linear_mmse_encoder
 from bayeslista.moments import slab_moments, soft_threshold_moments
-from bayeslista.network import EvidenceForm, Gaussian, propagate
+from bayeslista.network import EvidenceForm, Gaussian, Weights, propagate
 from bayeslista.posterior import Belief, MatrixPrior, initial_belief
 from bayeslista.proximal import ista_weights
 
@@ -80,20 +80,36 @@ def powers_of_two(n: int) -> Iterator[slice]:
             size //= 2
 
 
-def _own(entering: Gaussian, threshold: Numbers, noise_var: float) -> Output:
-    """The spike and slab that the last threshold makes, its slab widened by the noise."""
-    slab = slab_moments(*entering, threshold)
-    prob_active = soft_threshold_moments(*entering, threshold).prob_active
-    limits = np.finfo(prob_active.dtype)  # neither state is ever quite ruled out, so that both have a finite score
-    widened = slab.var + np.asarray(noise_var, slab.var.dtype)
-    return Output(np.clip(prob_active, limits.tiny, 1 - limits.eps), slab.mean, widened)
+@jax.jit
+def _free_slab(weights: Weights, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
+    """The spike and slab that the last threshold of the free network makes."""
+    return _slab(propagate(weights, rows, shrinkage), shrinkage[-1])
 
 
-def _calibrated(calibration: Calibration, entering: Gaussian, threshold: Numbers) -> Output:
-    """The spike and slab that held-out pairs made of the network's."""
-    _, mean, var = soft_threshold_moments(*entering, threshold)
-    parts = calibrated_spike_slab(calibration, *entering, mean, var)
-    return Output(*(part.astype(mean.dtype) for part in parts))
+@jax.jit
+def _anchored_slab(
+    weights: AnchoredWeights, design_matrix: Numbers, rows: Numbers, shrinkage: Numbers
+) -> tuple[Numbers, ...]:
+    """The same for the anchored network."""
+    return _slab(propagate_anchored(weights, design_matrix, rows, shrinkage), shrinkage[-1])
+
+
+@jax.jit
+def _anchored_moments(
+    weights: AnchoredWeights, design_matrix: Numbers, rows: Numbers, shrinkage: Numbers
+) -> tuple[Numbers, ...]:
+    """Mean and variance before the last threshold, and after it."""
+    mean, var = propagate_anchored(weights, design_matrix, rows, shrinkage)
+    output = soft_threshold_moments(mean, var, shrinkage[-1])
+    return mean, var, output.mean, output.var
+
+
+def _slab(entering: Gaussian, threshold: Numbers) -> tuple[Numbers, ...]:
+    mean, var = entering
+    slab = slab_moments(mean, var, threshold)
+    limits = jnp.finfo(mean.dtype)  # neither state is ever quite ruled out, so that both have a finite score
+    prob_active = jnp.clip(soft_threshold_moments(mean, var, threshold).prob_active, limits.tiny, 1 - limits.eps)
+    return prob_active, slab.mean, slab.var
 
 
 @dataclass
@@ -170,8 +186,8 @@ class FilteringLearner:
 
     def output(self, Y: Numbers, include_noise: bool) -> Output:
         """The network's own spike and slab, widened by the noise if that is included."""
-        entering = in_blocks(lambda rows: propagate(self.belief.weights, rows, self.shrinkage), Y)
-        return _own(entering, self.shrinkage[-1], self.noise_var if include_noise else 0.0)
+        prob_active, mean, var = in_blocks(lambda rows: _free_slab(self.belief.weights, rows, self.shrinkage), Y)
+        return Output(prob_active, mean, var + var.dtype.type(self.noise_var if include_noise else 0.0))
 
     def matrices(self) -> tuple[Gaussian, Gaussian]:
         """Means and variances of W and S."""
@@ -268,10 +284,11 @@ class VariationalLearner:
 
     def output(self, Y: Numbers, include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
-        entering = self._entering(Y)
         if include_noise:
-            return _calibrated(self.calibration, entering, self.shrinkage[-1])
-        return _own(entering, self.shrinkage[-1], 0.0)
+            parts = calibrated_spike_slab(self.calibration, *self._moments(Y))
+            return Output(*(part.astype(Y.dtype) for part in parts))
+        belief, shrinkage = self._belief(), self.shrinkage
+        return Output(*in_blocks(lambda rows: _anchored_slab(belief, self.design_matrix, rows, shrinkage), Y))
 
     def matrices(self) -> tuple[Gaussian, Gaussian]:
         """Means and variances of W and S; those of S follow from W and R."""
@@ -322,35 +339,36 @@ class VariationalLearner:
 
         def error(threshold: float) -> float:
             shrinkage = np.full(self.n_layers, threshold, B.dtype)
-            mean, var = in_blocks(lambda rows: propagate_anchored(certain, self.design_matrix, rows, shrinkage), Y)
-            return float(np.mean((soft_threshold_moments(mean, var, shrinkage[-1]).mean - B) ** 2))
+            moments = in_blocks(lambda rows: _anchored_moments(certain, self.design_matrix, rows, shrinkage), Y)
+            return float(np.mean((moments[2] - B) ** 2))
 
         errors = [error(threshold) for threshold in _START_SHRINKAGES]
         return np.full(self.n_layers, _START_SHRINKAGES[int(np.argmin(errors))], B.dtype)
 
     def _row(self, state: variational.State, info: variational.Info, n_pairs: int, n_batches: int) -> Pass:
-        belief = variational.posterior(state.parameters)
+        learned = jax.tree.map(np.asarray, state.parameters)
         values: dict[str, float | np.ndarray] = {
             "n_pairs": n_pairs,
             "objective": float(info.objective),
             "training_error": float(info.training_error) * self.units.code**2,
             "held_out_error": float(info.held_out_error) * self.units.code**2,
             "nmse": float(info.nmse),
-            "encoder_var": float(jnp.mean(belief.encoder.var)),
-            "residual_var": float(jnp.mean(belief.residual.var)),
+            "encoder_var": float(np.mean(np.exp(learned.encoder_log_var))),
+            "residual_var": float(np.mean(np.exp(learned.residual_log_var))),
             "noise_std": float(np.sqrt(state.noise_var)) * self.units.code,
-            "shrinkage": np.exp(np.asarray(state.parameters.log_shrinkage)) * self.units.code,
+            "shrinkage": np.exp(learned.log_shrinkage) * self.units.code,
         }
         counts = {"skipped": int(info.skipped), "restored": int(info.restored)}
         return Pass(values, counts, {"skipped": n_batches})
 
     def _calibrate(self, Y: Numbers, B: Numbers) -> None:
-        entering = self._entering(Y)
-        output = soft_threshold_moments(*entering, self.shrinkage[-1])
-        self.calibration = fit_calibration(*entering, output.mean, output.var, B)
+        c_mean, c_var, mean, var = self._moments(Y)
+        self.calibration = fit_calibration(c_mean, c_var, mean, var, B)
 
-    def _entering(self, Y: Numbers) -> Gaussian:
-        return in_blocks(lambda rows: propagate_anchored(self._belief(), self.design_matrix, rows, self.shrinkage), Y)
+    def _moments(self, Y: Numbers) -> Any:
+        """Mean and variance before the last threshold, and after it."""
+        belief, shrinkage = self._belief(), self.shrinkage
+        return in_blocks(lambda rows: _anchored_moments(belief, self.design_matrix, rows, shrinkage), Y)
 
     def _belief(self) -> AnchoredWeights:
         learned = self.parameters

@@ -6,10 +6,10 @@ The belief about W and R is Gaussian with independent entries; its parameters, a
     \sum_n E_q \log N(\beta_n; \hat\beta_n, \nu) - T\,\mathrm{KL}(q \,\|\, p),
 
 where the expectation is the expected squared error that moments give in closed form: no sampling. The prior is
-:math:`W \sim N(W_0, (4/L)^2 \overline{W_0^2})` about the start, :math:`R \sim N(0, (0.8/L)^2/D)`, the temperature
-:math:`T = 3`, and ν follows the error itself as a running mean. The ascent is Adam's with an epsilon relative to the
-matrix it scales, rates that bound how far a step moves :math:`W X` and R in spectral norm, a warm-up over the first
-pass and a cosine decay.
+:math:`W \sim N(W_0, (4/L)^2 z)` about the start, with z the typical square of an entry in its row and column, and
+:math:`R \sim N(0, (0.8/L)^2/D)`; the temperature is :math:`T = 3`, and ν follows the error itself as a running mean.
+The ascent is Adam's with an epsilon relative to the matrix it scales, rates that bound how far a step moves
+:math:`W X` and R in spectral norm, a warm-up over the first pass and a cosine decay.
 """
 
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
     design_matrix: Float[Array, "K D"]
     prior_encoder: Float[Array, "D K"]
-    prior_encoder_var: Float[Array, ""]
+    prior_encoder_var: Float[Array, "D K"]
     prior_residual_var: Float[Array, ""]
     rates: Parameters
     observations: Float[Array, "n K"]
@@ -188,7 +188,7 @@ def init(
     """
     dtype = design_matrix.dtype
     (d, k), n_layers = encoder.shape, len(shrinkage)
-    size = float(np.sqrt(np.mean(np.square(encoder, dtype=np.float64)))) or 1.0
+    size = _entry_sizes(encoder)
     norm = float(np.linalg.norm(design_matrix, 2)) or 1.0
     with np.errstate(divide="ignore"):
         log_shrinkage = np.maximum(np.log(shrinkage), np.log(np.finfo(dtype).tiny))
@@ -196,7 +196,7 @@ def init(
     values: tuple[Any, ...] = (
         encoder,
         np.zeros((d, d)),
-        np.full((d, k), 2 * np.log(_INITIAL_SPREAD * size)),
+        2 * np.log(_INITIAL_SPREAD * size),
         np.full((d, d), 2 * np.log(_INITIAL_SPREAD) - np.log(d)),
         log_shrinkage,
     )
@@ -208,7 +208,7 @@ def init(
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
     )
     parameters = Parameters(*(jnp.asarray(value, dtype) for value in values))
-    zero = jax.tree.map(jnp.zeros_like, parameters)
+    zero = Parameters(*(jnp.asarray(np.zeros(value.shape), dtype) for value in parameters))
     problem = Problem(
         jnp.asarray(design_matrix),
         jnp.asarray(encoder, dtype),
@@ -217,22 +217,39 @@ def init(
         Parameters(*(jnp.asarray(rate, dtype) for rate in rates)),
         *(jnp.asarray(part) for part in (*training, *held_out)),
     )
-    error, _ = _errors(parameters, problem)
-    noise_var = jnp.mean((predict(parameters, problem.design_matrix, problem.observations) - problem.codes) ** 2)
-    smallest = jnp.asarray(np.finfo(dtype).eps, dtype)
+    error, noise_var = _first_errors(parameters, problem)
     return (
         State(
             parameters,
             zero,
             zero,
-            jnp.zeros((), dtype),
-            jnp.maximum(noise_var, smallest),
-            jnp.ones((), dtype),
+            jnp.asarray(0, dtype),
+            noise_var,
+            jnp.asarray(1, dtype),
             parameters,
             error,
         ),
         problem,
     )
+
+
+def _entry_sizes(encoder: Float[np.ndarray, "D K"]) -> Float[np.ndarray, "D K"]:
+    """Typical size of every entry, the product of those of its row and its column: their units may differ."""
+    power = np.square(encoder, dtype=np.float64)
+    overall = float(power.mean())
+    if overall == 0:
+        return np.ones_like(power)
+    rows, columns = (np.maximum(power.mean(axis=axis, keepdims=True), 1e-8 * overall) for axis in (1, 0))
+    return np.sqrt(rows * columns / overall)
+
+
+@jax.jit
+def _first_errors(parameters: Parameters, problem: Problem) -> tuple[Array, Array]:
+    """Held-out error of the start, infinite if it is not finite, and its error on the training pairs as the noise."""
+    error, _ = _errors(parameters, problem)
+    noise_var = jnp.mean((predict(parameters, problem.design_matrix, problem.observations) - problem.codes) ** 2)
+    noise_var = jnp.maximum(jnp.where(jnp.isfinite(noise_var), noise_var, 1), jnp.finfo(noise_var.dtype).eps)
+    return jnp.where(jnp.isfinite(error), error, jnp.inf), noise_var
 
 
 def _errors(parameters: Parameters, problem: Problem) -> tuple[Array, Array]:
@@ -254,7 +271,7 @@ def _ascend(
 
     def move(parameter: Array, m: Array, v: Array, speed: Array) -> Array:
         size = jnp.sqrt(v / (1 - _SECOND_DECAY**n_steps))
-        floor = _RELATIVE_EPSILON * jnp.sqrt(jnp.mean(size * size)) + jnp.finfo(size.dtype).tiny
+        floor = _RELATIVE_EPSILON * jnp.sqrt(jnp.mean(size * size)) + 1e3 * jnp.sqrt(jnp.finfo(size.dtype).tiny)
         return parameter + rate * speed * m / (1 - _FIRST_DECAY**n_steps) / (size + floor)
 
     return jax.tree.map(move, state.parameters, first, second, problem.rates), first, second
@@ -344,7 +361,8 @@ def step(
     training_error = jnp.sum(errors) / (n_pairs * d)
     objective = -0.5 * (jnp.log(2 * jnp.pi * state.noise_var) + training_error / state.noise_var) * d
     objective -= strength * _divergence(state.parameters, problem)
-    exploded = ~(held_out_error < _EXPLOSION * state.best_error) & (state.best_error > 0)
+    grown = (held_out_error >= _EXPLOSION * state.best_error) & (state.best_error > 0)
+    exploded = grown | ~jnp.isfinite(held_out_error)
     better = held_out_error < state.best_error
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.parameters, state.best)
     zero = jax.tree.map(jnp.zeros_like, state.first)
