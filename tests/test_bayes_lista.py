@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayeslista import ISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import make_sparse_codes
@@ -41,10 +41,6 @@ both = pytest.mark.parametrize("inference", ["variational", "adf"])
 @parametrize_with_checks([BayesLISTA()])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
-
-
-def test_filtering_conforms_as_well():
-    check_estimator(BayesLISTA(2, inference="adf", max_iter=3))
 
 
 @both
@@ -262,11 +258,11 @@ def test_partial_fit_goes_on_from_a_fit(data, inference, request):
 def test_going_on_with_new_pairs_of_the_same_kind_does_no_harm():
     changes = []
     for seed in range(3):
-        data = make_sparse_codes(600, 200, 25, 50, random_state=seed)
-        model = BayesLISTA(5, design_matrix=data.design_matrix, random_state=0)
-        model.fit(data.Y_train[:400], data.B_train[:400])
+        data = make_sparse_codes(328, 200, K, D, random_state=seed)
+        model = BayesLISTA(4, design_matrix=data.design_matrix, max_iter=20, random_state=0)
+        model.fit(data.Y_train[:200], data.B_train[:200])
         before = nmse(data.B_test, model.predict(data.Y_test))
-        model.partial_fit(data.Y_train[400:], data.B_train[400:])
+        model.partial_fit(data.Y_train[200:], data.B_train[200:])
         changes.append(nmse(data.B_test, model.predict(data.Y_test)) / before)
     assert np.mean(changes) < 1.02
 

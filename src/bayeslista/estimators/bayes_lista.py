@@ -24,6 +24,7 @@ _INFERENCES = ("variational", "adf")
 _PRIORS = ("scaled", "printed")
 _EVIDENCES = ("spike_slab", "gaussian")
 _TOLERATED = 1e-2
+_FEW = 20
 
 
 class BayesLISTA(BaseSparseCoder):
@@ -103,7 +104,7 @@ class BayesLISTA(BaseSparseCoder):
         Filtering: updates ``"rejected"`` because a variance would have turned non-positive or a number not finite; for
         "adf" also those ``"clipped"`` by the trust region, rejected noise updates and prior factors, pairs with a
         variance so large that it was ``"saturated"``, and damped sweeps over the priors. A :class:`NumericalWarning`
-        tells of it where more than one in a hundred updates of a kind are concerned.
+        tells of it where more than one in a hundred updates of a kind, and more than 20, are concerned.
     dtype_ : numpy.dtype
         The floating type of the fit and its predictions.
     n_components_ : int
@@ -380,7 +381,7 @@ class BayesLISTA(BaseSparseCoder):
         self.diagnostics_ = {name: int(self.history_[name].sum()) for name in counted}
         attempts = {name: sum(row.attempts[name] for row in new) for name in new[0].attempts}
         failures = {name: sum(row.counts[name] for row in new) for name in attempts}
-        trouble = [name for name, n in attempts.items() if failures[name] > _TOLERATED * n]
+        trouble = [name for name, n in attempts.items() if failures[name] > max(_TOLERATED * n, _FEW)]
         if trouble:
             listed = ", ".join(f"{failures[name]} of {attempts[name]} {name}" for name in trouble)
             warnings.warn(

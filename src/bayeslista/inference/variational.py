@@ -434,8 +434,8 @@ def filter_pairs(
     >>> from bayeslista.network import Gaussian
     >>> one = jnp.ones((1, 1))
     >>> belief = AnchoredWeights(Gaussian(0 * one, one), Gaussian(0 * one, 1e-9 * one))
-    >>> pairs = jnp.ones((200, 1)), jnp.ones((200, 1))
-    >>> after, _ = filter_pairs(belief, one, *pairs, jnp.zeros(1), jnp.ones(()))
+    >>> pairs = jnp.ones((2000, 1)), jnp.ones((2000, 1))
+    >>> after, _ = filter_pairs(belief, one, *pairs, jnp.zeros(1), jnp.asarray(0.1))
     >>> round(float(after.encoder.mean[0, 0]), 1)
     1.0
     """
