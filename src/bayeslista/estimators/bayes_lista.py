@@ -261,7 +261,10 @@ class BayesLISTA(BaseSparseCoder):
         return self._finish(passes, passes)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Take more pairs into the belief, once, in the order given, by assumed density filtering.
+        """Take more pairs into the belief, once, in the order given.
+
+        After a variational `fit` every pair is one bounded step of the natural gradient; else, and where there was no
+        `fit`, it is assumed density filtering.
 
         The first call starts a belief at ISTA's weights, in units taken from its pairs; later ones, and calls after
         `fit`, go on from the belief there is, with the depth, thresholds, noise and calibration that it has: parameters
