@@ -3,7 +3,7 @@
 Every cell is a problem (size, depth) and a seed of `make_sparse_codes`, or of `load_mnist_codes`; every row of the CSV
 is one method on one cell. The table gives mean and standard deviation over seeds.
 
-    python benchmarks/accuracy.py [--cells synthetic mnist unknown published] [--seeds 0 1 2 3 4] [--out results]
+    python benchmarks/accuracy.py [--cells synthetic …] [--methods BayesLISTA …] [--seeds 0 1 …] [--out results]
 
 Finished rows are kept in the CSV and not computed again.
 """
@@ -28,7 +28,11 @@ from bayeslista.metrics import nmse
 
 COLUMNS = [
     "problem", "n_observed", "n_layers", "seed", "method",
-    "nmse", "variance_ratio", "pit_50", "pit_90", "log_score", "log_score_constant", "brier", "seconds",
+    "nmse", "variance_ratio", "pit_50", "pit_90", "log_score", "log_score_constant", "brier", "worst_pass", "seconds",
+]  # fmt: skip
+
+METHODS = [
+    "BayesLISTA", "LISTA", "untrained start", "Lasso, converged", "ridge regression", "BayesLISTA.published",
 ]  # fmt: skip
 
 
@@ -44,6 +48,7 @@ CELLS = {
     "mnist": [Cell("mnist", 100, 20), Cell("mnist", 250, 20)],
     "unknown": [Cell("unknown matrix", 50, n) for n in (4, 10)],
     "published": [Cell("published", 50, n) for n in (4, 10)],
+    "published_depths": [Cell("published", 50, n) for n in (2, 3, 5, 6, 7, 8, 9, 15, 20)],
 }
 
 
@@ -117,11 +122,11 @@ def methods(cell: Cell, data: Any, seed: int) -> Iterator[tuple[str, Any]]:
         )
 
 
-def run(cell: Cell, seed: int, done: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+def run(cell: Cell, seed: int, wanted: list[str], done: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:
     data = load(cell, seed)
     for name, method in methods(cell, data, seed):
         key = (*map(str, cell), str(seed), name)
-        if key in done:
+        if key in done or name not in wanted:
             continue
         begin = time.perf_counter()
         row: dict[str, Any] = {**cell._asdict(), "seed": seed, "method": name}
@@ -133,6 +138,7 @@ def run(cell: Cell, seed: int, done: set[tuple[str, ...]]) -> Iterator[dict[str,
         row |= {"seconds": time.perf_counter() - begin, "nmse": nmse(data.B_test, predicted)}
         if isinstance(method, BayesLISTA):
             row |= scores(method.predict_dist(data.Y_test), data, seed)
+            row["worst_pass"] = float(np.max(method.history_["nmse"]))  # NaN if any pass was not finite
         yield row
 
 
@@ -145,14 +151,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         values = [float(row[column]) for row in group if row.get(column) not in (None, "")]
         return f"{np.mean(values):.3f} ± {np.std(values):.3f}" if values else ""
 
-    shown = ["nmse", "variance_ratio", "pit_50", "pit_90", "log_score", "log_score_constant", "brier"]
+    shown = COLUMNS[5:-1]
     lines = [
         "# Accuracy and calibration over seeds",
         "",
         "Made by `python benchmarks/accuracy.py`: mean ± standard deviation over seeds. Variance ratio: mean predicted",
         "variance over mean squared error. PIT: share of coefficients whose randomised probability integral transform",
         "lies in its central 50 and 90 %. Log score: mean log density in the mixed measure, beside that of a constant",
-        "spike and slab fitted to the training codes. Brier: of P(active).",
+        "spike and slab fitted to the training codes. Brier: of P(active). Worst pass: the largest NMSE that any pass",
+        "of learning recorded.",
         "",
         "| problem | K | L | method | seeds | " + " | ".join(name.replace("_", " ") for name in shown) + " |",
         "|" + "---|" * (5 + len(shown)),
@@ -169,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--out", type=Path, default=Path("results"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", NumericalWarning)
@@ -183,7 +191,7 @@ def main() -> None:
         for seed in arguments.seeds:
             for name in arguments.cells:
                 for cell in CELLS[name]:
-                    for row in run(cell, seed, done):
+                    for row in run(cell, seed, arguments.methods, done):
                         writer.writerow(row)
                         file.flush()
                         rows.append(row)

@@ -212,7 +212,7 @@ class TestLimits:
         ):
             np.testing.assert_allclose(a, b, rtol=1e-8)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(data=st.data())
     def test_always_finite_and_lawful(self, data):
         shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=2, max_side=6))

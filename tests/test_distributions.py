@@ -127,7 +127,6 @@ class TestConstruction:
 
 
 class TestMoments:
-    @settings(deadline=None)
     @given(CHANCES, st.floats(-1e100, 1e100), st.floats(0.0, 1e200))
     def test_moments_match_arbitrary_precision(self, q, m, v):
         with mpmath.workdps(900):
@@ -161,13 +160,11 @@ class TestMoments:
 
 
 class TestLogProb:
-    @settings(deadline=None)
     @given(st.floats(1e-6, 1.0 - 1e-6), MEANS, VARIANCES, st.floats(-100.0, 100.0).filter(bool))
     def test_values_match_scipy(self, q, m, v, x):
         expected = np.log(q) + stats.norm.logpdf(x, m, np.sqrt(v))
         np.testing.assert_allclose(SpikeSlab(q, m, v).log_prob(x), expected, rtol=1e-10, atol=1e-12)
 
-    @settings(deadline=None)
     @given(CHANCES, MEANS, VARIANCES)
     def test_exact_zero_scores_the_spike_alone(self, q, m, v):
         with mpmath.workdps(40):
@@ -209,7 +206,6 @@ class TestLogProb:
 
 
 class TestCdf:
-    @settings(deadline=None)
     @given(CHANCES, MEANS, VARIANCES, POINTS)
     def test_values_match_arbitrary_precision_in_relative_terms(self, q, m, v, x):
         with mpmath.workdps(400):
@@ -218,13 +214,11 @@ class TestCdf:
         rounding = 4e-16 * (abs(x) + abs(m)) / np.sqrt(v) * (10.0 + abs(x - m) / np.sqrt(v))
         np.testing.assert_allclose(SpikeSlab(q, m, v).cdf(x), expected, rtol=2e-13 + rounding, atol=1e-290)
 
-    @settings(deadline=None)
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES), POINTS, POINTS)
     def test_it_never_decreases(self, q, m, v, x, y):
         belief = SpikeSlab(q, m, v)
         assert belief.cdf(min(x, y)) <= belief.cdf(max(x, y)) + 1e-15
 
-    @settings(deadline=None)
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES))
     def test_it_runs_from_zero_to_one(self, q, m, v):
         np.testing.assert_array_equal(SpikeSlab(q, m, v).cdf([-np.inf, np.inf]), [0.0, 1.0])
@@ -240,7 +234,7 @@ class TestCdf:
 
 
 class TestQuantile:
-    @settings(deadline=None, max_examples=150)
+    @settings(max_examples=150)
     @given(CHANCES, MEANS, VARIANCES, LEVELS)
     def test_it_is_the_generalised_inverse_of_the_exact_cdf(self, q, m, v, p):
         x = float(SpikeSlab(q, m, v).quantile(p))
@@ -249,7 +243,6 @@ class TestQuantile:
             assert excess(q, m, v, x + slack, p) >= 0
             assert excess(q, m, v, x - slack, p) < 0
 
-    @settings(deadline=None)
     @given(st.floats(-15.0, 0.0).map(lambda e: 10.0**e), MEANS, VARIANCES, SHARES, st.booleans(), st.booleans())
     def test_it_stays_precise_next_to_a_light_slab_or_spike(self, mass, m, v, share, light_spike, mirrored):
         q = 1.0 - mass if light_spike else mass
@@ -273,22 +266,20 @@ class TestQuantile:
             edge = np.nextafter(edge, 1.0)
             assert np.all(belief.quantile(edge) >= 0.0)
 
-    @settings(deadline=None)
     @given(CHANCES, st.floats(-3.0, 3.0), VARIANCES, st.floats(0.001, 0.999))
     def test_cdf_of_quantile_reaches_the_level(self, q, m, v, p):
         belief = SpikeSlab(q, m, v)
         assert belief.cdf(belief.quantile(p)) >= p - 1e-13
 
-    @settings(deadline=None)
     @given(CHANCES, MEANS, VARIANCES, POINTS)
     def test_quantile_of_cdf_does_not_pass_the_point(self, q, m, v, x):
         belief = SpikeSlab(q, m, v)
         level = belief.cdf(x)
-        if level > 0.0:  # level 0 means the end of the support
-            # Where the cdf is flat, one rounding of the level is a visible step: allow for a few.
+        # Where the cdf is flat, one rounding of the level is a visible step: allow for a few. Below the smallest
+        # normal number one rounding can be the level itself, and level 0 means the end of the support.
+        if level >= np.finfo(np.float64).tiny:
             assert belief.quantile(level * (1.0 - 1e-14)) <= x + 1e-13 * (abs(x) + abs(m) + 40.0 * np.sqrt(v))
 
-    @settings(deadline=None)
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES), LEVELS, LEVELS)
     def test_it_never_decreases(self, q, m, v, p, r):
         low, high = SpikeSlab(q, m, v).quantile([min(p, r), max(p, r)])
@@ -347,7 +338,6 @@ class TestQuantile:
 
 
 class TestInterval:
-    @settings(deadline=None)
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES), st.floats(0.0, 1.0))
     def test_negation_mirrors_it(self, q, m, v, level):
         low, high = SpikeSlab(q, m, v).interval(level)
@@ -355,7 +345,6 @@ class TestInterval:
         assert (mirrored_low, mirrored_high) == (-high, -low)
         assert low <= high
 
-    @settings(deadline=None)
     @given(CHANCES, MEANS, VARIANCES, st.floats(0.0, 1.0 - 1e-12))
     def test_neither_side_keeps_more_than_its_share(self, q, m, v, level):
         low, high = map(float, SpikeSlab(q, m, v).interval(level))

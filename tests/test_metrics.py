@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import f1_score
@@ -34,7 +34,6 @@ class TestNmse:
     def test_a_vector_is_read_as_codes_of_one_coefficient(self):
         assert nmse([1.0, -2.0, 0.0], [2.0, -2.0, 5.0]) == pytest.approx(0.5)
 
-    @settings(deadline=None)
     @given(CODES, st.sampled_from([1e-300, 1e-200, 1e200, 1e300]))
     def test_a_common_scale_does_not_matter_however_extreme(self, codes, scale):
         true, predicted = codes
@@ -59,7 +58,6 @@ class TestNmseInDecibels:
         assert nmse_db([[1.0, 2.0]], [[1.0, 2.0]]) == -np.inf
         assert nmse_db([[0.0, 0.0]], [[0.0, 0.0]]) == -np.inf
 
-    @settings(deadline=None)
     @given(CODES, st.sampled_from([1e-300, 1e300]))
     def test_a_common_scale_does_not_matter_however_extreme(self, codes, scale):
         true, predicted = codes
@@ -68,7 +66,6 @@ class TestNmseInDecibels:
 
 
 class TestSupportFMeasure:
-    @settings(deadline=None)
     @given(CODES, st.sampled_from([0.0, 0.5, 1.0, 2.5]))
     def test_each_code_scores_as_in_scikit_learn(self, codes, threshold):
         true, predicted = codes

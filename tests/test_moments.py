@@ -162,7 +162,7 @@ _variances = st.one_of(st.just(0.0), st.floats(1e-200, 1e12))
 _thresholds = st.floats(0, 1e3)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(_finite_means, _variances, _thresholds)
 def test_whatever_the_input_values_are_finite_and_in_range(mean, var, shrinkage):
     for dtype in (np.float64, np.float32):
@@ -179,7 +179,7 @@ def test_whatever_the_input_values_are_finite_and_in_range(mean, var, shrinkage)
         assert abs(values.mean) <= abs(arguments[0]) + np.sqrt(arguments[1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(-20, 20), st.floats(1e-6, 1e6), st.floats(0, 20))
 def test_spike_and_slab_has_the_moments_of_the_thresholded_variable(mean, var, shrinkage):
     values, slab = soft_threshold_moments(mean, var, shrinkage), slab_moments(mean, var, shrinkage)
@@ -191,7 +191,7 @@ def test_spike_and_slab_has_the_moments_of_the_thresholded_variable(mean, var, s
     np.testing.assert_allclose(values.var, spread, rtol=1e-11, atol=1e-14 * var)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.floats(0, 50), st.floats(1e-3, 1e3), st.floats(0, 50))
 def test_reflecting_the_mean_reflects_what_is_odd(mean, var, shrinkage):
     here, there = _ours(mean, var, shrinkage), _ours(-mean, var, shrinkage)
