@@ -23,7 +23,7 @@ from sklearn.linear_model import RidgeCV
 
 from bayeslista import FISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import load_mnist_codes, make_sparse_codes
-from bayeslista.estimators._learners import VariationalLearner
+from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.metrics import nmse
 
 COLUMNS = [
@@ -138,7 +138,7 @@ def run(cell: Cell, seed: int, wanted: list[str], done: set[tuple[str, ...]]) ->
         row |= {"seconds": time.perf_counter() - begin, "nmse": nmse(data.B_test, predicted)}
         if isinstance(method, BayesLISTA):
             row |= scores(method.predict_dist(data.Y_test), data, seed)
-            row["worst_pass"] = float(np.max(method.history_["nmse"]))  # NaN if any pass was not finite
+            row["worst_pass"] = float(np.max(method.history_["training_nmse"]))  # NaN if any pass was not finite
         yield row
 
 

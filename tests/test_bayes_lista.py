@@ -13,7 +13,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayeslista import ISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.estimators import bayes_lista
+from bayeslista.estimators import _variational, bayes_lista
+from bayeslista.estimators._variational import _held_out_and_folds
 from bayeslista.metrics import nmse
 
 K, D, N = 15, 20, 200
@@ -48,7 +49,8 @@ def test_learning_beats_ista(data, inference, request):
     model = request.getfixturevalue("model" if inference == "variational" else "filtered")
     start = ISTA(4, design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
     assert nmse(data.B_test, model.predict(data.Y_test)) < 0.85 * nmse(data.B_test, start.predict(data.Y_test))
-    assert min(model.history_["nmse"]) <= model.history_["nmse"][0]
+    assert model.history_["training_nmse"][-1] < model.history_["training_nmse"][0]
+    assert model.history_["objective"][-1] > model.history_["objective"][0]
 
 
 def test_variational_inference_beats_filtering(data, model, filtered):
@@ -72,6 +74,9 @@ def test_fitted_attributes_have_their_shapes(model, filtered):
     np.testing.assert_array_equal(filtered.shrinkage_, np.full(4, filtered.shrinkage_[0]))
     assert np.ptp(model.shrinkage_) > 0
     assert model.history_["shrinkage"].shape == (model.n_iter_, 4)
+    told = {"n_pairs", "objective", "training_nmse", "encoder_var", "noise_std"}
+    assert model.history_.keys() >= told | {"held_out_nmse", "held_out_error", "residual_var", "skipped", "restored"}
+    assert filtered.history_.keys() >= told | {"recurrent_var", "clipped", "rejected"}
 
 
 def test_s_follows_from_w_and_the_design_matrix_at_the_start(data):
@@ -231,16 +236,29 @@ def test_a_given_threshold_is_held_in_the_units_of_the_codes(data):
         np.testing.assert_allclose(model.fit(data.Y_train, data.B_train).shrinkage_, 0.07, rtol=1e-12)
 
 
-def test_a_stream_gives_the_same_belief_however_it_is_cut(data):
-    whole, cut = (BayesLISTA(3, design_matrix=data.design_matrix) for _ in range(2))
-    for stop, start in ((20, 0), (60, 20)):
-        whole.partial_fit(data.Y_train[start:stop], data.B_train[start:stop])
-    for start, stop in ((0, 20), (20, 21), (21, 60)):
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("n_pairs", [60, 120])  # the first hundred decide the units
+def test_a_stream_gives_the_same_belief_however_it_is_cut(data, known, n_pairs):
+    design_matrix = data.design_matrix if known else None
+    whole, cut = (BayesLISTA(3, design_matrix=design_matrix) for _ in range(2))
+    whole.partial_fit(data.Y_train[:n_pairs], data.B_train[:n_pairs])
+    for start, stop in ((0, 1), (1, 24), (24, 56), (56, n_pairs)):
         cut.partial_fit(data.Y_train[start:stop], data.B_train[start:stop])
     np.testing.assert_allclose(cut.encoder_, whole.encoder_, rtol=1e-10)
     np.testing.assert_allclose(cut.recurrent_std_, whole.recurrent_std_, rtol=1e-10)
+    np.testing.assert_allclose(cut.design_matrix_, whole.design_matrix_, rtol=1e-10)
     assert whole.n_iter_ == cut.n_iter_ == 1
-    assert whole.history_["n_pairs"].tolist() == cut.history_["n_pairs"].tolist() == [60]
+    assert whole.history_["n_pairs"].tolist() == cut.history_["n_pairs"].tolist() == [n_pairs]
+
+
+def test_a_stream_keeps_no_more_than_its_first_pairs(data):
+    sizes = []
+    model = BayesLISTA(3, design_matrix=data.design_matrix)
+    for start in range(0, 128, 32):
+        model.partial_fit(data.Y_train[start : start + 32], data.B_train[start : start + 32])
+        sizes.append(len(pickle.dumps(model)))
+    assert sizes[2] > sizes[0] > sizes[3]
+    assert model.history_["n_pairs"].tolist() == [128]
 
 
 @both
@@ -250,6 +268,9 @@ def test_partial_fit_goes_on_from_a_fit(data, inference, request):
     going_on.partial_fit(data.Y_test[:50], data.B_test[:50]).partial_fit(data.Y_test[50:53], data.B_test[50:53])
     assert going_on.n_iter_ == model.n_iter_ + 1
     assert going_on.history_["n_pairs"][-1] == 53
+    assert going_on.history_.keys() >= model.history_.keys() | {"clipped", "rejected"}
+    for name, values in model.history_.items():
+        np.testing.assert_array_equal(going_on.history_[name][:-1], values)
     assert np.mean(going_on.encoder_std_) < np.mean(model.encoder_std_)
     with pytest.raises(ValueError, match="y has shape"):
         going_on.partial_fit(data.Y_test, data.B_test[:, :3])
@@ -265,6 +286,61 @@ def test_going_on_with_new_pairs_of_the_same_kind_does_no_harm():
         model.partial_fit(data.Y_train[200:], data.B_train[200:])
         changes.append(nmse(data.B_test, model.predict(data.Y_test)) / before)
     assert np.mean(changes) < 1.02
+
+
+def test_pairs_held_out_do_not_help_to_estimate_the_matrix():
+    # Observations are noise: whatever matrix is estimated from pairs explains those pairs, and no others.
+    rng = np.random.default_rng(0)
+    Y, B = rng.normal(size=(60, 20)), rng.normal(size=(60, 40))
+    model = BayesLISTA(3, max_iter=5, random_state=0).fit(Y, B)
+    assert min(model.history_["held_out_nmse"]) > 0.97
+    fresh = rng.normal(size=(500, 40))
+    assert nmse(fresh, model.predict(rng.normal(size=(500, 20)))) < 1.05
+
+
+def test_estimated_matrices_are_as_good_as_the_pairs_allow(data, model):
+    unknown = BayesLISTA(4, max_iter=20, random_state=0).fit(data.Y_train, data.B_train)
+    assert np.abs(unknown.design_matrix_ - data.design_matrix).mean() < 0.1
+    known = nmse(data.B_test, model.predict(data.Y_test))
+    assert nmse(data.B_test, unknown.predict(data.Y_test)) < 1.2 * known
+
+
+@pytest.mark.parametrize(
+    ("n_pairs", "expected"), [(1, (0, 1)), (2, (1, 2)), (9, (1, 5)), (100, (10, 2)), (200, (20, 1))]
+)
+def test_few_pairs_are_held_out_in_turns(n_pairs, expected):
+    assert _held_out_and_folds(n_pairs, 0.1) == expected
+    assert _held_out_and_folds(n_pairs, 0.0) == (0, 1)
+
+
+def test_calibration_by_turns_is_steadier_than_by_one_pair(data):
+    """With 12 pairs one is held out at a time: five in all tell the error's scale better than a single one."""
+
+    def claims(n_folds, monkey):
+        monkey.setattr(_variational, "_MOST_FOLDS", n_folds)
+        ratios = []
+        for seed in range(6):
+            pairs = make_sparse_codes(12, 100, K, D, noise_std=0.1, random_state=seed)
+            few = BayesLISTA(4, design_matrix=pairs.design_matrix, max_iter=3, random_state=seed)
+            mean, std = few.fit(pairs.Y_train, pairs.B_train).predict(pairs.Y_test, return_std=True)
+            ratios.append(np.log(np.mean(std**2) / np.mean((mean - pairs.B_test) ** 2)))
+        return np.mean(np.square(ratios))
+
+    with pytest.MonkeyPatch.context() as monkey:
+        assert claims(5, monkey) < claims(1, monkey)
+
+
+def test_where_noise_drowns_the_codes_predictions_are_no_worse_than_nothing():
+    pairs = make_sparse_codes(60, 2000, 1, 1, prob_active=1.0, noise_std=2.0, random_state=1)
+    model = BayesLISTA(5, design_matrix=pairs.design_matrix, max_iter=5, random_state=0)
+    assert nmse(pairs.B_test, model.fit(pairs.Y_train, pairs.B_train).predict(pairs.Y_test)) <= 1.05
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 1e-3])
+def test_deep_networks_without_much_of_a_threshold_do_not_amplify_noise(shrinkage):
+    pairs = make_sparse_codes(60, 200, 10, 12, noise_std=2.0, random_state=0)
+    model = BayesLISTA(30, design_matrix=pairs.design_matrix, shrinkage=shrinkage, max_iter=2, random_state=0)
+    assert nmse(pairs.B_test, model.fit(pairs.Y_train, pairs.B_train).predict(pairs.Y_test)) < 1
 
 
 def test_an_interrupted_fit_leaves_the_old_model_in_place(data, model, monkeypatch):

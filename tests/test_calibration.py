@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import expit
 
-from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration
+from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration, output_gain
 from bayeslista.distributions import SpikeSlab
 
 CHANCE, GAIN, SLAB_VAR, NOISE = 0.2, 0.8, 4.0, 0.3
@@ -28,10 +28,8 @@ def simulate(n_pairs, n_components=50, seed=0, chance=CHANCE, noise_spread=0.0, 
     total = GAIN**2 * SLAB_VAR + noise
     odds = np.log(chance) - np.log1p(-chance) - 0.5 * np.log(total / noise) + 0.5 * c * c * (1 / noise - 1 / total)
     prob, slab_mean, slab_var = expit(odds), GAIN * SLAB_VAR / total * c, SLAB_VAR * noise / total
-    mean = prob * slab_mean
-    var = prob * slab_var + prob * (1 - prob) * slab_mean**2
     # The network's own variance is the wrong one, as it is in practice.
-    return {"given": (c, noise / 30.0, mean, var / 30.0), "code": code, "exact": (prob, slab_mean, slab_var)}
+    return {"given": (c, noise / 30.0, prob * slab_mean), "code": code, "exact": (prob, slab_mean, slab_var)}
 
 
 def soften(c, threshold):
@@ -123,8 +121,8 @@ class TestOtherWorlds:
     def test_calibrated_where_the_network_is_wrong(self, options):
         held, test = simulate(60, seed=3, **options), simulate(300, seed=4, **options)
         for data in (held, test):
-            c, w, _, s = data["given"]
-            data["given"] = (c, w, soften(c, 0.4), s)
+            c, w, _ = data["given"]
+            data["given"] = (c, w, soften(c, 0.4))
         ratio, share, score, _ = self.score(held, test)
         assert 0.85 < ratio < 1.2
         assert 0.86 < share < 0.94
@@ -142,7 +140,7 @@ class TestOtherWorlds:
     def test_one_sided_codes_are_not_active_on_the_other_side(self):
         held = simulate(100, seed=5, sign=-1)
         calibration = fit_calibration(*held["given"], held["code"])
-        prob_active, _, _ = calibrated_spike_slab(calibration, [-2.0, 2.0], 0.01, 0.0, 0.01)
+        prob_active, _, _ = calibrated_spike_slab(calibration, [-2.0, 2.0], 0.01, 0.0)
         assert calibration.slope_negative > calibration.slope_positive
         assert prob_active[0] > 0.9
         assert prob_active[1] < 0.5
@@ -166,20 +164,20 @@ class TestLimits:
 
     def test_codes_of_zeros_are_inactive(self):
         c = np.random.default_rng(0).normal(size=(20, 30))
-        given = (c, np.ones_like(c), np.zeros_like(c), np.ones_like(c))
+        given = (c, np.ones_like(c), np.zeros_like(c))
         parts = calibrated_spike_slab(fit_calibration(*given, np.zeros_like(c)), *given)
         check_laws(given[2], *parts)
         assert parts[0].max() < 0.05
 
     def test_nothing_at_all(self):
         none = np.zeros((0, 5))
-        calibration = fit_calibration(none, none, none, none, none)
+        calibration = fit_calibration(none, none, none, none)
         assert np.isfinite(calibration).all()
-        check_laws([0.0, 0.5], *calibrated_spike_slab(calibration, [0.0, 1.0], 0.1, [0.0, 0.5], 0.1))
+        check_laws([0.0, 0.5], *calibrated_spike_slab(calibration, [0.0, 1.0], 0.1, [0.0, 0.5]))
 
     def test_perfect_predictions_leave_a_narrow_slab(self):
         data = simulate(50)
-        exact = (data["code"], np.zeros_like(data["code"]), data["code"], np.zeros_like(data["code"]))
+        exact = (data["code"], np.zeros_like(data["code"]), data["code"])
         prob_active, slab_mean, slab_var = calibrated_spike_slab(fit_calibration(*exact, data["code"]), *exact)
         check_laws(data["code"], prob_active, slab_mean, slab_var)
         assert slab_var.max() < 0.01
@@ -187,7 +185,7 @@ class TestLimits:
 
     def test_useless_predictions_fall_back_to_the_base_rate(self):
         code = simulate(100)["code"]
-        given = (np.zeros_like(code), np.ones_like(code), np.zeros_like(code), np.ones_like(code))
+        given = (np.zeros_like(code), np.ones_like(code), np.zeros_like(code))
         prob_active, slab_mean, slab_var = calibrated_spike_slab(fit_calibration(*given, code), *given)
         np.testing.assert_allclose(prob_active, np.mean(code != 0), atol=1e-3)
         np.testing.assert_array_equal(slab_mean, 0.0)
@@ -198,16 +196,16 @@ class TestLimits:
         data = simulate(10)
         calibration = fit_calibration(*data["given"], data["code"])
         mean = np.array([-size, 0.0, size])
-        check_laws(mean, *calibrated_spike_slab(calibration, mean, size, mean, size))
+        check_laws(mean, *calibrated_spike_slab(calibration, mean, size, mean))
 
     def test_zero_variances_are_no_information(self):
         data = simulate(30)
-        c, w, e, s = data["given"]
-        unknown = fit_calibration(c, np.zeros_like(w), e, s, data["code"])
-        known = fit_calibration(c, np.ones_like(w), e, s, data["code"])
+        c, w, e = data["given"]
+        unknown = fit_calibration(c, np.zeros_like(w), e, data["code"])
+        known = fit_calibration(c, np.ones_like(w), e, data["code"])
         for a, b in zip(
-            calibrated_spike_slab(unknown, c, np.zeros_like(w), e, s),
-            calibrated_spike_slab(known, c, np.ones_like(w), e, s),
+            calibrated_spike_slab(unknown, c, np.zeros_like(w), e),
+            calibrated_spike_slab(known, c, np.ones_like(w), e),
             strict=True,
         ):
             np.testing.assert_allclose(a, b, rtol=1e-8)
@@ -220,8 +218,8 @@ class TestLimits:
         positive = st.one_of(st.just(0.0), st.floats(0.0, 1e6), st.floats(1e-12, 1e-3))
         draw_real, draw_positive = (hnp.arrays(np.float64, shape, elements=x) for x in (real, positive))
         c, e, code, new = (data.draw(draw_real) for _ in range(4))
-        w, s = (data.draw(draw_positive) for _ in range(2))
-        calibration = fit_calibration(c, w, e, s, code)
+        w, other = (data.draw(draw_positive) for _ in range(2))
+        calibration = fit_calibration(c, w, e, code)
         assert np.isfinite(calibration).all()
         assert calibration.scale > 0
         assert calibration.typical_var > 0
@@ -229,7 +227,7 @@ class TestLimits:
         assert calibration.slab_var > 0
         assert 0 <= calibration.var_exponent <= 1
         assert 0 < calibration.lapse < 0.5
-        for parts in ((c, w, e, s), (e, s, new, w)):
+        for parts in ((c, w, e), (e, other, new)):
             check_laws(parts[2], *calibrated_spike_slab(calibration, *parts))
 
 
@@ -237,9 +235,9 @@ class TestLaws:
     @pytest.mark.parametrize("scale", [1e-3, 10.0, 255.0])
     def test_units_do_not_matter(self, scale):
         data = simulate(20, noise_spread=0.5)
-        c, w, e, s = data["given"]
-        moved = (scale * c, scale**2 * w, scale * e, scale**2 * s)
-        prob_active, slab_mean, slab_var = calibrated_spike_slab(fit_calibration(c, w, e, s, data["code"]), c, w, e, s)
+        c, w, e = data["given"]
+        moved = (scale * c, scale**2 * w, scale * e)
+        prob_active, slab_mean, slab_var = calibrated_spike_slab(fit_calibration(c, w, e, data["code"]), c, w, e)
         other = calibrated_spike_slab(fit_calibration(*moved, scale * data["code"]), *moved)
         np.testing.assert_allclose(other[0], prob_active, rtol=1e-6)
         np.testing.assert_allclose(other[1], scale * slab_mean, rtol=1e-6)
@@ -247,9 +245,9 @@ class TestLaws:
 
     def test_sign_does_not_matter(self):
         data = simulate(20, sign=1)
-        c, w, e, s = data["given"]
-        original = calibrated_spike_slab(fit_calibration(c, w, e, s, data["code"]), c, w, e, s)
-        mirrored = calibrated_spike_slab(fit_calibration(-c, w, -e, s, -data["code"]), -c, w, -e, s)
+        c, w, e = data["given"]
+        original = calibrated_spike_slab(fit_calibration(c, w, e, data["code"]), c, w, e)
+        mirrored = calibrated_spike_slab(fit_calibration(-c, w, -e, -data["code"]), -c, w, -e)
         np.testing.assert_allclose(mirrored[0], original[0], rtol=1e-6)
         np.testing.assert_allclose(mirrored[1], -original[1], rtol=1e-6)
 
@@ -268,3 +266,26 @@ class TestLaws:
         assert all(type(x) is float for x in first)
         single = fit_calibration(*(x.astype(np.float32) for x in data["given"]), data["code"].astype(np.float32))
         np.testing.assert_allclose(single, first, rtol=1e-3)
+
+
+class TestGain:
+    def test_predictions_that_are_of_use_are_left_alone(self):
+        data = simulate(20)
+        assert output_gain(data["given"][2], data["code"]) == 1.0
+
+    def test_predictions_worse_than_none_are_shrunk_to_no_worse(self):
+        random = np.random.default_rng(0)
+        code, noise = random.normal(size=(300, 1)), random.normal(size=(300, 1))
+        mean = (code + noise) / 2  # the posterior mean, of infinite expected relative error
+
+        def error(gain):
+            return np.mean(np.abs(gain * mean - code) / np.abs(code))
+
+        gain = output_gain(mean, code)
+        assert error(1.0) > 1 > error(gain)
+        assert 0 < gain < 1
+        assert output_gain(noise, code) < 0.1
+
+    def test_codes_of_zeros_say_nothing(self):
+        assert output_gain(np.ones((3, 2)), np.zeros((3, 2))) == 1.0
+        assert output_gain([[5.0], [1.0]], [[0.0], [1.0]]) == 1.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayeslista.linear_start import linear_mmse_encoder
+from bayeslista.linear_start import linear_mmse_encoder, pace_and_shrinkage
 
 
 def test_with_many_pairs_it_is_the_regression_from_observations_to_codes():
@@ -46,3 +46,47 @@ def test_nothing_to_learn_from_gives_zeros():
     X = np.ones((2, 3))
     np.testing.assert_array_equal(linear_mmse_encoder(X, np.zeros((4, 2)), np.zeros((4, 3))), 0)
     np.testing.assert_array_equal(linear_mmse_encoder(X, np.ones((4, 2)), np.zeros((4, 3))), 0)
+
+
+def test_observed_values_of_more_noise_count_less():
+    rng = np.random.default_rng(3)
+    B = rng.normal(size=(4000, 2))
+    X, noise_std = np.array([[1.0, 0.5], [0.3, 1.0], [1.0, -1.0]]), np.array([0.1, 1.0, 3.0])
+    Y = B @ X.T + noise_std * rng.normal(size=(4000, 3))
+    exact = X.T @ np.linalg.inv(X @ X.T + np.diag(noise_std**2))
+    np.testing.assert_allclose(linear_mmse_encoder(X, Y, B, noise_std**2), exact, atol=0.05)
+
+
+class TestPaceAndShrinkage:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(12, 15))
+    B = rng.normal(size=(200, 15)) * (rng.uniform(size=(200, 15)) < 0.2)
+    noise = rng.normal(size=(200, 12))
+
+    def start(self, noise_std, n_layers, shrinkages):
+        Y = self.B @ self.X.T + noise_std * self.noise
+        encoder = linear_mmse_encoder(self.X, Y, self.B)
+        return encoder, Y, pace_and_shrinkage(self.X, encoder, (Y, self.B), n_layers, shrinkages)
+
+    def test_one_layer_has_nothing_to_slow_down(self):
+        assert self.start(1.0, 1, [0.0])[2] == (1.0, 0.0)
+
+    def test_deep_without_a_threshold_it_stays_near_the_linear_estimate(self):
+        encoder, Y, (pace, _) = self.start(2.0, 30, [0.0])
+        contraction = np.eye(15) - pace * encoder @ self.X
+        deep = sum(np.linalg.matrix_power(contraction, n) for n in range(30)) @ (pace * encoder)
+        least_squares = np.linalg.pinv(self.X)
+
+        def error(map_):
+            return np.mean((Y @ map_.T - self.B) ** 2)
+
+        assert pace == pytest.approx(1 / 30)
+        assert error(deep) < 1.1 * error(encoder) < 0.5 * error(least_squares)
+
+    def test_among_thresholds_none_and_too_much_are_not_taken(self):
+        assert self.start(0.1, 10, [0.0, 0.1, 1.0])[2] == (1.0, 0.1)
+
+    def test_starts_that_overflow_are_not_taken(self):
+        encoder = 1e60 * np.ones((15, 12))
+        pace, _ = pace_and_shrinkage(self.X, encoder, (self.B @ self.X.T, self.B), 20, [0.0, 0.1])
+        assert 0.05 <= pace <= 1

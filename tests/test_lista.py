@@ -73,8 +73,9 @@ def test_no_tolerance_makes_all_passes_and_keeps_the_best(pairs):
     X, observations, codes, *_ = pairs
     model = LISTA(4, design_matrix=X, max_iter=60, tol=0, n_iter_no_change=1, learning_rate=2.0, random_state=0)
     model.fit(observations, codes)
-    errors = model.history_["error"]
-    assert model.n_iter_ == len(errors) == len(model.history_["loss"]) == len(model.history_["nmse"]) == 60
+    errors = model.history_["held_out_error"]
+    assert model.n_iter_ == len(errors) == 60
+    assert {len(values) for values in model.history_.values()} == {60}
     assert model.diagnostics_["best_pass"] == np.argmin(errors) + 1 < 60
     held_out = np.random.default_rng(np.random.RandomState(0).randint(2**31 - 1)).permutation(N)[: N // 10]
     error = np.mean((model.predict(observations[held_out]) - codes[held_out]) ** 2)
@@ -169,7 +170,7 @@ def test_the_published_recipe_is_an_ordinary_lista(pairs):
     assert (twin.shrinkage_ == 0.1).all()
     assert twin.n_iter_ == 5
     assert twin.diagnostics_["n_batches"] == 5 * N
-    assert twin.history_["loss"][-1] < twin.history_["loss"][0]
+    assert twin.history_["training_error"][-1] < twin.history_["training_error"][0]
 
 
 def test_plain_descent_may_learn_its_thresholds_too(pairs):

@@ -105,7 +105,7 @@ before = matplotlib.rcParams.copy()
 from bayeslista import SpikeSlab
 bayeslista.plots.plot_code([1.0], SpikeSlab([0.5], 1.0, 1.0)).figure.canvas.draw()
 bayeslista.plots.plot_nmse({"a": 0.5}).figure.canvas.draw()
-bayeslista.plots.learning_curves(SimpleNamespace(history_={"nmse": [0.5]})).figure.canvas.draw()
+bayeslista.plots.learning_curves(SimpleNamespace(history_={"training_nmse": [0.5]})).figure.canvas.draw()
 assert "matplotlib.pyplot" not in sys.modules
 assert matplotlib.rcParams.copy() == before
 """
@@ -117,10 +117,11 @@ class Fitted:
         self.history_ = {name: np.asarray(values) for name, values in history.items()}
 
 
-FILTERED = Fitted(nmse=[0.9, 0.7, 0.6])
-DESCENDED = Fitted(nmse=[0.9, 0.7, 0.6], loss=[3.0, 2.0, 1.0], error=[3.0, 2.5, 2.6])
+FILTERED = Fitted(training_nmse=[0.9, 0.7, 0.6])
+DESCENDED = Fitted(held_out_nmse=[0.9, 0.7, 0.6], training_error=[3.0, 2.0, 1.0], held_out_error=[3.0, 2.5, 2.6])
 ASCENDED = Fitted(
-    nmse=[0.9, 0.7, 0.6],
+    training_nmse=[0.8, 0.6, 0.5],
+    held_out_nmse=[0.9, 0.7, 0.6],
     training_error=[3.0, 2.0, 1.0],
     held_out_error=[3.0, 2.5, 2.6],
     objective=[-5.0, -4.0, -3.0],
@@ -139,9 +140,11 @@ def test_learning_is_drawn_pass_by_pass_from_what_the_history_holds(model, strip
     assert [strip.get_ylabel() for strip in axes.child_axes] == strips
     panels = [axes, *axes.child_axes]
     assert [panel.get_xlabel() for panel in panels] == [""] * len(strips) + ["pass"]
-    (line,) = axes.lines
-    np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3])
-    np.testing.assert_array_equal(line.get_ydata(), model.history_["nmse"])
+    drawn = {f"{line.get_label().replace(' ', '_')}_nmse": line for line in axes.lines}
+    assert drawn.keys() == {name for name in model.history_ if name.endswith("nmse")}
+    for name, line in drawn.items():
+        np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3])
+        np.testing.assert_array_equal(line.get_ydata(), model.history_[name])
 
 
 @pytest.mark.parametrize("model", [DESCENDED, ASCENDED])
@@ -154,8 +157,10 @@ def test_training_and_held_out_errors_are_told_apart(model):
 
 
 def test_errors_of_zero_and_passes_that_went_wrong_are_drawn():
-    perfect = Fitted(nmse=[0.0], loss=[0.0], error=[0.0])
-    wrong = Fitted(nmse=[np.nan, 0.5], training_error=[1.0, 0.5], held_out_error=[np.nan, 0.5], objective=[-np.inf, 1])
+    perfect = Fitted(held_out_nmse=[0.0], training_error=[0.0], held_out_error=[0.0])
+    wrong = Fitted(
+        held_out_nmse=[np.nan, 0.5], training_error=[1.0, 0.5], held_out_error=[np.nan, 0.5], objective=[-np.inf, 1]
+    )
     for model in (perfect, wrong):
         axes = learning_curves(model)
         axes.figure.canvas.draw()

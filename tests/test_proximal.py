@@ -7,7 +7,14 @@ import pytest
 from sklearn.linear_model import Lasso
 
 from bayeslista import proximal
-from bayeslista.proximal import estimate_design_matrix, fista, ista, ista_weights, soft_threshold
+from bayeslista.proximal import (
+    estimate_design_matrix,
+    estimate_design_matrix_and_noise,
+    fista,
+    ista,
+    ista_weights,
+    soft_threshold,
+)
 
 
 @pytest.fixture
@@ -148,3 +155,20 @@ def test_degenerate_codes_give_finite_design_matrices(rng, n):
 def test_all_zero_pairs_give_a_zero_design_matrix():
     assert not estimate_design_matrix(np.zeros((3, 2)), np.ones((3, 4))).any()
     assert not estimate_design_matrix(np.ones((3, 2)), np.zeros((3, 4))).any()
+
+
+def test_noise_is_what_a_new_pair_would_show_not_what_the_pairs_at_hand_do():
+    noise_std = np.array([0.5, 1.0, 4.0])
+    claimed, within, new = [], [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((3, 20))
+        codes, fresh = rng.standard_normal((60, 20)), rng.standard_normal((500, 20))
+        observations, unseen = (B @ X.T + noise_std * rng.standard_normal((len(B), 3)) for B in (codes, fresh))
+        estimate, noise_var = estimate_design_matrix_and_noise(observations, codes)
+        claimed.append(noise_var)
+        within.append(np.mean((observations - codes @ estimate.T) ** 2, axis=0))
+        new.append(np.mean((unseen - fresh @ estimate.T) ** 2, axis=0))
+    # A mean of 60 squares over 40 seeds has a relative standard deviation of √(2/2400) = 0.03.
+    np.testing.assert_allclose(np.mean(claimed, axis=0), np.mean(new, axis=0), rtol=0.12)
+    assert (np.mean(within, axis=0) < 0.7 * np.mean(new, axis=0)).all()

@@ -34,6 +34,13 @@ class AnchoredWeights(NamedTuple):
     residual: Gaussian
 
 
+class Propagated(NamedTuple):
+    """Means and variances before and after the last threshold, each of shape (n, D)."""
+
+    entering: Gaussian
+    output: Gaussian
+
+
 class AnchoredGradient(NamedTuple):
     """Derivatives in the weights' means and variances and in the threshold of every layer."""
 
@@ -113,8 +120,8 @@ def propagate_anchored(
     design_matrix: Float[Array, "K D"],
     observations: Float[Array, "n K"],
     shrinkage: Float[Array, " L"],
-) -> Gaussian:
-    """Mean and variance of the last layer's input, before its threshold, for a batch of observations.
+) -> Propagated:
+    """Mean and variance before and after the last layer's threshold, for a batch of observations.
 
     Parameters
     ----------
@@ -129,8 +136,8 @@ def propagate_anchored(
 
     Returns
     -------
-    Gaussian
-        Mean and variance, each of shape (n, D).
+    Propagated
+        What enters the last threshold, and what comes out of it.
 
     Examples
     --------
@@ -138,18 +145,18 @@ def propagate_anchored(
     >>> from bayeslista.anchored_network import AnchoredWeights, propagate_anchored
     >>> from bayeslista.network import Gaussian
     >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
-    >>> propagate_anchored(weights, jnp.eye(2), jnp.array([[2.0, 4.0]]), jnp.zeros(3)).mean.tolist()
+    >>> propagate_anchored(weights, jnp.eye(2), jnp.array([[2.0, 4.0]]), jnp.zeros(3)).entering.mean.tolist()
     [[1.75, 3.5]]
     """
     matrices = _matrices(weights, design_matrix)
 
-    def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
+    def layer(before: Propagated, threshold: Array) -> tuple[Propagated, None]:
+        entering = _enter(weights, design_matrix, matrices, observations, *before.output)[0]
         _, mean, var = soft_threshold_moments(*entering, threshold)
-        return _enter(weights, design_matrix, matrices, observations, mean, var)[0], None
+        return Propagated(entering, Gaussian(mean, var)), None
 
     nothing = jnp.zeros((len(observations), design_matrix.shape[1]), observations.dtype)
-    first = _enter(weights, design_matrix, matrices, observations, nothing, nothing)[0]
-    return jax.lax.scan(layer, first, shrinkage[:-1])[0]
+    return jax.lax.scan(layer, Propagated(*[Gaussian(nothing, nothing)] * 2), shrinkage)[0]
 
 
 def expected_error_and_gradient(
@@ -159,7 +166,7 @@ def expected_error_and_gradient(
     codes: Float[Array, "n D"],
     shrinkage: Float[Array, " L"],
     included: Float[Array, " n"],
-) -> tuple[Float[Array, ""], AnchoredGradient]:
+) -> tuple[Float[Array, ""], Float[Array, "n D"], AnchoredGradient]:
     r"""Expected squared error of the output, summed over pairs and coefficients, and its gradient.
 
     Parameters
@@ -179,6 +186,8 @@ def expected_error_and_gradient(
     -------
     error : array
         :math:`\sum (\beta - e)^2 + s`.
+    mean : array of shape (n, D)
+        The output's mean e.
     gradient : AnchoredGradient
         Its derivatives.
 
@@ -189,7 +198,7 @@ def expected_error_and_gradient(
     >>> from bayeslista.network import Gaussian
     >>> weights = AnchoredWeights(Gaussian(jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
     >>> pair = jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0]])
-    >>> error, gradient = expected_error_and_gradient(weights, jnp.eye(2), *pair, jnp.zeros(1), jnp.ones(1))
+    >>> error, _, gradient = expected_error_and_gradient(weights, jnp.eye(2), *pair, jnp.zeros(1), jnp.ones(1))
     >>> float(error), gradient.weights.encoder.mean.tolist()
     (4.0, [[0.0, 0.0], [4.0, 8.0]])
     """
@@ -237,4 +246,4 @@ def expected_error_and_gradient(
         Gaussian(mean_sum + through_square, power_sum),
     )
     error = jnp.sum(weight * ((mean - codes) ** 2 + var))
-    return error, AnchoredGradient(gradient, by_shrinkage)
+    return error, mean, AnchoredGradient(gradient, by_shrinkage)

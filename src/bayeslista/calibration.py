@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-__all__ = ["Calibration", "calibrated_spike_slab", "fit_calibration"]
+__all__ = ["Calibration", "calibrated_spike_slab", "fit_calibration", "output_gain"]
 
 _Floats = NDArray[np.float64]
 
@@ -39,6 +39,7 @@ _PSEUDO_COUNT = 1.0  # active coefficients whose squared error is the codes' own
 _WITHIN_AT_LEAST = 0.1  # share of the squared error that the slab's own width has to explain
 _LOG_RATIO_BOUND = 7.0  # a variance further than e^±7 from the typical one counts as that far
 _TINY_VAR = 1e-300
+_GAINS = np.linspace(0.0, 1.0, 41).tolist()
 
 
 class Calibration(NamedTuple):
@@ -75,9 +76,7 @@ class Calibration(NamedTuple):
     lapse: float
 
 
-def fit_calibration(
-    c_mean: ArrayLike, c_var: ArrayLike, mean: ArrayLike, var: ArrayLike, code: ArrayLike
-) -> Calibration:
+def fit_calibration(c_mean: ArrayLike, c_var: ArrayLike, mean: ArrayLike, code: ArrayLike) -> Calibration:
     """Learn from held-out pairs how active and how far from the mean the codes are.
 
     The head is the maximum of the posterior of which coefficients are active; then the slab's excess is the one
@@ -88,9 +87,9 @@ def fit_calibration(
     ----------
     c_mean, c_var : array-like
         Mean and variance before the last threshold, for held-out pairs that did not train the network.
-    mean, var : array-like
-        Mean and variance of the network's output. The variance follows from ``c_mean`` and ``c_var`` and was
-        found to add next to nothing to them; it takes part in broadcasting only.
+    mean : array-like
+        Mean of the network's output. (Its variance, which follows from ``c_mean`` and ``c_var``, was found to add
+        next to nothing to them.)
     code : array-like
         The true codes.
 
@@ -107,12 +106,12 @@ def fit_calibration(
     >>> code = random.normal(0, 2, (20, 50)) * (random.random((20, 50)) < 0.2)
     >>> c_mean, c_var = code + random.normal(0, 0.3, code.shape), np.full(code.shape, 0.09)
     >>> mean = np.sign(c_mean) * np.maximum(np.abs(c_mean) - 0.3, 0)
-    >>> calibration = fit_calibration(c_mean, c_var, mean, c_var, code)
-    >>> prob_active, slab_mean, slab_var = calibrated_spike_slab(calibration, [0.0, 3.0], 0.09, [0.0, 2.7], 0.09)
+    >>> calibration = fit_calibration(c_mean, c_var, mean, code)
+    >>> prob_active, slab_mean, slab_var = calibrated_spike_slab(calibration, [0.0, 3.0], 0.09, [0.0, 2.7])
     >>> prob_active.round(1)
     array([0., 1.])
     """
-    c, w, e, _, b = (x.ravel() for x in _doubles(c_mean, c_var, mean, var, code))
+    c, w, e, b = (x.ravel() for x in _doubles(c_mean, c_var, mean, code))
     active, unit, square = b != 0.0, _mean_or_one(np.append(e * e, b * b)), _mean_or_one(c * c)
     known = w > _TINY_VAR
     typical = float(np.exp(np.mean(np.log(w[known])))) if known.any() else _TINY_VAR
@@ -141,7 +140,7 @@ def fit_calibration(
 
 
 def calibrated_spike_slab(
-    calibration: Calibration, c_mean: ArrayLike, c_var: ArrayLike, mean: ArrayLike, var: ArrayLike
+    calibration: Calibration, c_mean: ArrayLike, c_var: ArrayLike, mean: ArrayLike
 ) -> tuple[_Floats, _Floats, _Floats]:
     """One spike and slab for each coefficient, with the network's mean and a calibrated spread.
 
@@ -151,8 +150,8 @@ def calibrated_spike_slab(
         From :func:`fit_calibration`.
     c_mean, c_var : array-like
         Mean and variance before the last threshold.
-    mean, var : array-like
-        Mean and variance of the network's output. All four broadcast against each other.
+    mean : array-like
+        Mean of the network's output. All three broadcast against each other.
 
     Returns
     -------
@@ -163,14 +162,47 @@ def calibrated_spike_slab(
     --------
     >>> from bayeslista.calibration import Calibration, calibrated_spike_slab
     >>> calibration = Calibration(-2.0, 2.0, 2.0, 0.5, 0.1, 0.7, slab_excess=1.0, slab_var=0.3, lapse=1e-3)
-    >>> prob_active, slab_mean, slab_var = calibrated_spike_slab(calibration, [0.1, 2.0], 0.1, [0.01, 1.8], 0.1)
+    >>> prob_active, slab_mean, slab_var = calibrated_spike_slab(calibration, [0.1, 2.0], 0.1, [0.01, 1.8])
     >>> prob_active.round(2), slab_mean.round(2), slab_var
     (array([0.12, 0.92]), array([0.08, 1.96]), array([0.3, 0.3]))
     """
-    c, w, e, _ = _doubles(c_mean, c_var, mean, var)
+    c, w, e = _doubles(c_mean, c_var, mean)
     log_ratio = _log_ratio(w, calibration.typical_var)
     q = _raise(_head(calibration, c, log_ratio), e, calibration.slab_excess, calibration.lapse)
     return q, e / q, calibration.slab_var * np.exp(calibration.var_exponent * log_ratio)
+
+
+def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
+    r"""What to multiply predictions by so that they are no worse than predicting nothing.
+
+    The mean squared error is what a network learns to lower; the relative error
+    :math:`\|\hat\beta-\beta\| / \|\beta\|` of small codes may exceed 1 all the same, where noise drowns them. Only if
+    its mean does, the gain with the least is taken.
+
+    Parameters
+    ----------
+    mean, code : array-like of shape (n, D)
+        Predictions, and the true codes.
+
+    Returns
+    -------
+    float
+        1 in the ordinary case, else one of 0, 0.025, … 0.975 and 1.
+
+    Examples
+    --------
+    >>> from bayeslista.calibration import output_gain
+    >>> output_gain([[2.0], [0.1]], [[2.0], [0.1]]), output_gain([[2.0], [1.0]], [[2.0], [0.1]])
+    (1.0, 0.1)
+    """
+    e, b = _doubles(mean, code)
+    norm = np.linalg.norm(b, axis=1)
+    e, b, norm = e[norm > 0], b[norm > 0], norm[norm > 0]
+
+    def error(gain: float) -> float:
+        return float(np.sum(np.linalg.norm(gain * e - b, axis=1) / norm))
+
+    return 1.0 if error(1.0) <= len(norm) else min(_GAINS, key=error)
 
 
 def _fit_head(c: _Floats, log_ratio: _Floats, active: NDArray[np.bool_]) -> list[float]:

@@ -364,3 +364,34 @@ def propagate(weights: Weights, observations: Float[Array, "n K"], shrinkage: Fl
         return Gaussian(mean, var), None
 
     return jax.lax.scan(layer, drive, shrinkage[:-1])[0]
+
+
+def relative_errors(
+    predicted: Float[Array, "... D"], codes: Float[Array, "... D"]
+) -> tuple[Float[Array, "..."], Bool[Array, "..."]]:
+    """How far predictions are from codes, in units of the codes' norms.
+
+    Parameters
+    ----------
+    predicted, codes : array of shape (..., D)
+        One code a row.
+
+    Returns
+    -------
+    errors : array
+        ``‖prediction − code‖ / ‖code‖``, 0 where the code is zero.
+    informative : array of bool
+        Where the code is not zero.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.network import relative_errors
+    >>> errors, informative = relative_errors(jnp.zeros((2, 1)), jnp.array([[0.0], [3.0]]))
+    >>> errors.tolist(), informative.tolist()
+    ([0.0, 1.0], [False, True])
+    """
+    norms = jnp.linalg.norm(codes, axis=-1)
+    informative = norms > 0
+    errors = jnp.linalg.norm(predicted - codes, axis=-1) / jnp.where(informative, norms, 1)
+    return jnp.where(informative, errors, 0), informative

@@ -19,7 +19,7 @@ __all__ = ["learning_curves", "plot_code", "plot_nmse"]
 
 _TRUTH, _MEAN, _SPREAD, _IDLE, _RULE = "#c2410c", "#1d4ed8", "#c7d7f5", "#94a3b8", "#475569"
 
-_TRAINING_ERRORS, _HELD_OUT_ERRORS = ("training_error", "loss"), ("held_out_error", "error")
+_WHOSE = {"training": _IDLE, "held out": _MEAN}
 
 
 def plot_code(code: ArrayLike, distribution: SpikeSlab, axes: "Axes | None" = None, title: str | None = None) -> "Axes":
@@ -195,16 +195,18 @@ def learning_curves(model: Any, axes: "Axes | None" = None) -> "Axes":
     from matplotlib.ticker import MaxNLocator
 
     history: Mapping[str, np.ndarray] = getattr(model, "history_", {})
-    if "nmse" not in history:
+    ratios, errors = (
+        {
+            label: (history[name], colour)
+            for label, colour in _WHOSE.items()
+            if (name := f"{label.replace(' ', '_')}_{kind}") in history
+        }
+        for kind in ("nmse", "error")
+    )
+    if not ratios:
         raise ValueError(
             f"model has no history_ to draw ({type(model).__name__}). Pass a LISTA or a BayesLISTA after its fit."
         )
-    errors = {
-        label: (history[name], colour)
-        for label, names, colour in (("training", _TRAINING_ERRORS, _IDLE), ("held out", _HELD_OUT_ERRORS, _MEAN))
-        for name in names
-        if name in history
-    }
     objective = {"objective": (history["objective"], _MEAN)} if "objective" in history else {}
     panels = [("mean squared error", errors), ("objective", objective)]
     panels = [(label, curves) for label, curves in panels if curves]
@@ -213,8 +215,8 @@ def learning_curves(model: Any, axes: "Axes | None" = None) -> "Axes":
         height = below + 2.6
         axes = _new_axes(8.0, height)
         axes.set_position((0.12, below / height, 0.85, 2.4 / height))
-    passes = np.arange(1, len(history["nmse"]) + 1)
-    _draw_curves(axes, passes, "NMSE", {"NMSE": (history["nmse"], _MEAN)})
+    passes = np.arange(1, len(next(iter(history.values()))) + 1)
+    _draw_curves(axes, passes, "NMSE", ratios)
     axes.set_ylim(bottom=0.0)
     lowest = axes
     for i, (label, curves) in enumerate(panels):

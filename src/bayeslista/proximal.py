@@ -33,6 +33,7 @@ __all__ = [
 
 _STEP_MARGIN = 1.01
 _RIDGES = np.logspace(-12, 0, 25)
+_SMALLEST_FREEDOM = 1e-9
 
 
 class ProximalWeights(NamedTuple):
@@ -216,6 +217,40 @@ def estimate_design_matrix(Y: ArrayLike, B: ArrayLike) -> Float[np.ndarray, "K D
     >>> bool(np.allclose(estimate_design_matrix(B @ X.T, B), X))
     True
     """
+    return estimate_design_matrix_and_noise(Y, B)[0]
+
+
+def estimate_design_matrix_and_noise(
+    Y: ArrayLike, B: ArrayLike
+) -> tuple[Float[np.ndarray, "K D"], Float[np.ndarray, " K"]]:
+    """The same estimate, and the mean square by which it misses each of the observed values of a new pair.
+
+    That is the noise and the uncertainty of the matrix together, found by predicting every pair from the others.
+
+    Parameters
+    ----------
+    Y : array of shape (n, K)
+        Observations.
+    B : array of shape (n, D)
+        Codes.
+
+    Returns
+    -------
+    design_matrix : array of shape (K, D)
+        As by :func:`estimate_design_matrix`.
+    noise_var : array of shape (K,)
+        Mean squared leave-one-out residual of every observed value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.proximal import estimate_design_matrix_and_noise
+    >>> rng = np.random.default_rng(0)
+    >>> B = rng.standard_normal((20, 10))
+    >>> Y = B @ np.ones((10, 1)) + rng.standard_normal((20, 1))  # noise 1, ten unknowns from twenty pairs: about 2
+    >>> estimate_design_matrix_and_noise(Y, B)[1].round(1)
+    array([2.])
+    """
     dtype = common_dtype(Y, B)
     observations, codes = np.asarray(Y, np.float64), np.asarray(B, np.float64)
     codes, code_scale = _unit_columns(codes)
@@ -230,7 +265,12 @@ def estimate_design_matrix(Y: ArrayLike, B: ArrayLike) -> Float[np.ndarray, "K D
     ridge = ridges[np.argmin(residual / (len(codes) - kept.sum(axis=1)) ** 2)]
     coefficients = right.T @ ((singular / (power + ridge))[:, None] * projected)
     coefficients[~codes.any(axis=0)] = 0.0
-    return (coefficients.T * observation_scale[:, None] / code_scale).astype(dtype)
+    leverage = (left * left) @ (power / (power + ridge))
+    residuals = (observations - codes @ coefficients) / np.maximum(1 - leverage, _SMALLEST_FREEDOM)[:, None]
+    return (
+        (coefficients.T * observation_scale[:, None] / code_scale).astype(dtype),
+        (np.mean(residuals**2, axis=0) * observation_scale**2).astype(dtype),
+    )
 
 
 def _unit_columns(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:

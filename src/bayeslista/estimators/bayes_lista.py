@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning, advance, progress_bar, random_seed
-from bayeslista.estimators._learners import FilteringLearner, Pass, VariationalLearner
+from bayeslista.estimators._filtering import FilteringLearner
+from bayeslista.estimators._learners import Learner, Pass
 from bayeslista.estimators._parameters import (
     check_boolean,
     check_choice,
@@ -18,6 +19,7 @@ from bayeslista.estimators._parameters import (
     check_real,
     check_verbose,
 )
+from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.network import EvidenceForm
 
 _INFERENCES = ("variational", "adf")
@@ -25,6 +27,7 @@ _PRIORS = ("scaled", "printed")
 _EVIDENCES = ("spike_slab", "gaussian")
 _TOLERATED = 1e-2
 _FEW = 20
+_STREAM_START = 100  # pairs
 
 
 class BayesLISTA(BaseSparseCoder):
@@ -94,15 +97,15 @@ class BayesLISTA(BaseSparseCoder):
     n_iter_ : int
         Passes made.
     history_ : dict of str to ndarray, one entry a pass
-        ``"n_pairs"``, the ``"nmse"`` (of the held-out pairs, or for "adf" of the training pairs, each predicted just
-        before it was learned from), mean variances of the weights, ``"noise_std"`` and the counts of `diagnostics_`;
-        variational inference adds its ``"objective"`` per pair, ``"training_error"``, ``"held_out_error"`` and the
-        ``"shrinkage"`` of each layer.
+        ``"n_pairs"``, the ``"objective"`` per pair (for "adf" the log evidence), the ``"training_nmse"`` of pairs just
+        before they were learned from, mean variances of the weights, ``"noise_std"`` and the counts of `diagnostics_`;
+        variational inference adds the ``"held_out_nmse"``, both mean squared errors (``"training_error"``,
+        ``"held_out_error"``) and the ``"shrinkage"`` of each layer. NaN where an entry has none.
     diagnostics_ : dict of str to int
         Sums over all passes of what went wrong. Variational inference: mini-batches ``"skipped"`` because their
         gradient was not finite, and times the best weights were ``"restored"`` after the held-out error grew.
-        Filtering: updates ``"rejected"`` because a variance would have turned non-positive or a number not finite; for
-        "adf" also those ``"clipped"`` by the trust region, rejected noise updates and prior factors, pairs with a
+        Filtering: updates ``"rejected"`` because a variance would have turned non-positive or a number not finite, and
+        ``"clipped"`` by the trust region; for "adf" also rejected noise updates and prior factors, pairs with a
         variance so large that it was ``"saturated"``, and damped sweeps over the priors. A :class:`NumericalWarning`
         tells of it where more than one in a hundred updates of a kind, and more than 20, are concerned.
     dtype_ : numpy.dtype
@@ -246,18 +249,17 @@ class BayesLISTA(BaseSparseCoder):
         """
         self._check_parameters()
         observations, codes = self._validate_pairs(X, y)
-        design_matrix = self._resolve_design_matrix(observations, codes)
         random = np.random.default_rng(random_seed(self.random_state))
         passes: list[Pass] = []
         with self._precision(), progress_bar(self.max_iter, type(self).__name__, self.verbose) as bar:
-            learner = self._new_learner(design_matrix, observations, codes)
+            learner = self._new_learner(observations, codes)
             pairs = observations / learner.units.observation, codes / learner.units.code
             for row in learner.learn(*pairs, random, self.max_iter, self.tol):
                 passes.append(row)
                 advance(bar, row.nmse)
-        self.design_matrix_ = design_matrix
         self._learner = learner
         self._stream: Pass | None = None
+        self._first_pairs: tuple[np.ndarray, np.ndarray] | None = None
         return self._finish(passes, passes)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -266,10 +268,11 @@ class BayesLISTA(BaseSparseCoder):
         After a variational `fit` every pair is one bounded step of the natural gradient; else, and where there was no
         `fit`, it is assumed density filtering.
 
-        The first call starts a belief at ISTA's weights, in units taken from its pairs; later ones, and calls after
-        `fit`, go on from the belief there is, with the depth, thresholds, noise and calibration that it has: parameters
-        changed since then wait for the next `fit`. Priors are not refined, so a stream gives the same belief however it
-        is cut after the first call. In `history_` the whole stream is one entry, the last.
+        Without a `fit` before it, a stream starts a belief at ISTA's weights. Units, and a design matrix that is not
+        given, are taken from its first 100 pairs, which are kept until then: up to there every call begins anew from
+        all of them. After that, and after `fit`, calls go on from the belief there is, with the depth, thresholds,
+        noise and calibration that it has: parameters changed since then wait for the next `fit`. Priors are not
+        refined, so a stream gives the same belief however it is cut. In `history_` it is one entry, the last.
 
         Parameters
         ----------
@@ -286,15 +289,18 @@ class BayesLISTA(BaseSparseCoder):
         self._check_parameters()
         first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
-        design_matrix = self._resolve_design_matrix(observations, codes) if first else self.design_matrix_
+        kept = None if first else self._first_pairs
+        if kept is not None:
+            observations, codes = np.concatenate([kept[0], observations]), np.concatenate([kept[1], codes])
+        anew = first or kept is not None
         with self._precision():
-            learner = self._new_filter(design_matrix, observations, codes) if first else copy(self._learner)
+            start = observations[:_STREAM_START], codes[:_STREAM_START]
+            learner = self._new_filter(*start) if anew else copy(self._learner)
             row = learner.filter_once(observations / learner.units.observation, codes / learner.units.code)
-        self.design_matrix_ = design_matrix
         self._learner = learner
-        stream = None if first else self._stream
-        self._stream = row if stream is None else stream.and_then(row)
-        return self._finish([*([] if first else self._passes), self._stream], [row])
+        self._first_pairs = (observations, codes) if anew and len(codes) < _STREAM_START else None
+        self._stream = row if anew or self._stream is None else self._stream.and_then(row)
+        return self._finish([*([] if anew else self._passes), self._stream], [row])
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predict the codes of observations, and how uncertain they are.
@@ -352,18 +358,23 @@ class BayesLISTA(BaseSparseCoder):
     def _threshold(self) -> float | None:
         return None if isinstance(self.shrinkage, str) else float(self.shrinkage)
 
-    def _new_learner(
-        self, design_matrix: Float[np.ndarray, "K D"], Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]
-    ) -> FilteringLearner | VariationalLearner:
+    def _new_learner(self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) -> Learner:
         if self.inference == "adf":
-            return self._new_filter(design_matrix, Y, B)
-        return VariationalLearner.start(design_matrix, Y, B, self.n_layers, self._threshold(), self.validation_fraction)
+            return self._new_filter(Y, B)
+        # One that is not given is estimated inside, without the pairs that are held out.
+        given = None if self.design_matrix is None else self._resolve_design_matrix(Y, B)
+        return VariationalLearner.start(given, Y, B, self.n_layers, self._threshold(), self.validation_fraction)
 
-    def _new_filter(
-        self, design_matrix: Float[np.ndarray, "K D"], Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]
-    ) -> FilteringLearner:
+    def _new_filter(self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) -> Learner:
         return FilteringLearner.start(
-            design_matrix, Y, B, self.n_layers, self._threshold(), self.prior, self.evidence, self.learn_noise
+            self._resolve_design_matrix(Y, B),
+            Y,
+            B,
+            self.n_layers,
+            self._threshold(),
+            self.prior,
+            self.evidence,
+            self.learn_noise,
         )
 
     def _finish(self, passes: list[Pass], new: list[Pass]) -> Self:
@@ -376,10 +387,11 @@ class BayesLISTA(BaseSparseCoder):
         self.recurrent_, self.recurrent_std_ = recurrent.mean, np.sqrt(recurrent.var)
         self.shrinkage_ = learner.shrinkage * learner.units.code
         self.noise_std_ = float(np.sqrt(learner.noise_var)) * learner.units.code
+        self.design_matrix_ = learner.design_matrix
         self.n_iter_ = len(passes)
-        shared = [name for name in passes[-1].values if all(name in row.values for row in passes)]
+        told = list(dict.fromkeys(name for row in passes for name in row.values))
         counted = list(dict.fromkeys(name for row in passes for name in row.counts))
-        self.history_ = {name: np.array([row.values[name] for row in passes]) for name in shared}
+        self.history_ = {name: np.array([row.values.get(name, np.nan) for row in passes]) for name in told}
         self.history_ |= {name: np.array([row.counts.get(name, 0) for row in passes]) for name in counted}
         self.diagnostics_ = {name: int(self.history_[name].sum()) for name in counted}
         attempts = {name: sum(row.attempts[name] for row in new) for name in new[0].attempts}

@@ -96,9 +96,9 @@ class LISTA(BaseSparseCoder):
     n_iter_ : int
         Passes made.
     history_ : dict of str to ndarray of shape (n_iter_,)
-        For each pass the mean squared error of the training pairs as they were met (``"loss"``), that of the
-        held-out pairs after it (``"error"``) and their NMSE, ``mean ‖β̂ − β‖/‖β‖`` over codes that are not
-        zero (``"nmse"``).
+        For each pass the mean squared error of the training pairs as they were met (``"training_error"``), that of
+        the held-out pairs after it (``"held_out_error"``) and their NMSE, ``mean ‖β̂ − β‖/‖β‖`` over codes that are
+        not zero (``"held_out_nmse"``).
     diagnostics_ : dict of str to int
         ``"n_held_out"`` pairs, ``"n_batches"`` met, ``"n_skipped"`` of them because their gradient was not
         finite, and the ``"best_pass"`` whose weights were kept, 0 for those of the start.
@@ -320,9 +320,9 @@ class LISTA(BaseSparseCoder):
         errors = table["error"]
         self.n_iter_ = len(infos)
         self.history_ = {
-            "loss": table["loss"] * code_scale**2,
-            "error": errors * code_scale**2,
-            "nmse": table["nmse"],
+            "training_error": table["loss"] * code_scale**2,
+            "held_out_error": errors * code_scale**2,
+            "held_out_nmse": table["nmse"],
         }
         self.diagnostics_ = {
             "n_held_out": n_held_out,

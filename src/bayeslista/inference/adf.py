@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bayeslista.network import EvidenceForm, Gaussian, Weights, evidence_and_gradient
+from bayeslista.network import EvidenceForm, Gaussian, Weights, evidence_and_gradient, relative_errors
 from bayeslista.posterior import Belief, absorb_factors, refine_prior
 
 _LARGEST_STEP = 5.0  # of a mean, in standard deviations
@@ -35,7 +35,8 @@ class Info(NamedTuple):
 
     ``clipped`` and ``rejected`` count weights, ``noise_rejected`` coefficients, ``prior_rejected`` prior factors and
     ``prior_damped`` sweeps over them; ``saturated`` counts pairs for which a variance outgrew the precision.
-    ``relative_error`` sums ``‖prediction − code‖ / ‖code‖`` over the ``n_codes`` codes that are not zero.
+    ``log_evidence`` is summed over pairs, and ``relative_error``, which is ``‖prediction − code‖ / ‖code‖``, over the
+    ``n_codes`` codes that are not zero.
     """
 
     clipped: Int[Array, ""]
@@ -44,6 +45,7 @@ class Info(NamedTuple):
     prior_rejected: Int[Array, ""]
     prior_damped: Int[Array, ""]
     saturated: Int[Array, ""]
+    log_evidence: Float[Array, ""]
     relative_error: Float[Array, ""]
     n_codes: Int[Array, ""]
 
@@ -56,8 +58,8 @@ class Pair(NamedTuple):
 
 
 def _nothing(belief: Belief) -> Info:
-    none = jnp.zeros((), int)
-    return Info(none, none, none, none, none, none, jnp.zeros_like(belief.noise_precision.rate), none)
+    none, nothing = jnp.zeros((), int), jnp.zeros_like(belief.noise_precision.rate)
+    return Info(none, none, none, none, none, none, nothing, nothing, none)
 
 
 def _filtered(weights: Gaussian, gradient: Gaussian) -> tuple[Gaussian, Array, Array]:
@@ -122,15 +124,15 @@ def step(
         noise, noise_rejected = absorb_factors(
             noise, evidence.log_evidence, evidence.raised_once, evidence.raised_twice
         )
-    norm = jnp.linalg.norm(pair.code)
-    error = jnp.linalg.norm(evidence.prediction - pair.code)
+    error, informative = relative_errors(evidence.prediction, pair.code)
     info = _nothing(belief)._replace(
         clipped=encoder_counts[0] + recurrent_counts[0],
         rejected=encoder_counts[1] + recurrent_counts[1],
         noise_rejected=noise_rejected,
         saturated=evidence.saturated.astype(int),
-        relative_error=jnp.where(norm > 0, error / jnp.where(norm > 0, norm, 1), 0),
-        n_codes=(norm > 0).astype(int),
+        log_evidence=jnp.sum(evidence.log_evidence),
+        relative_error=error,
+        n_codes=informative.astype(int),
     )
     return belief._replace(weights=Weights(encoder, recurrent), noise_precision=noise), info
 

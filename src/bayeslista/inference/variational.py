@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bayeslista.anchored_network import AnchoredWeights, expected_error_and_gradient, propagate_anchored
-from bayeslista.moments import soft_threshold_moments
-from bayeslista.network import Gaussian
+from bayeslista.network import Gaussian, relative_errors
 
 _TEMPERATURE = 3.0
 _PRIOR_SPREAD = 4.0, 0.8  # of W in units of its root mean square, of R in units of 1/√D; both over L
@@ -34,9 +33,6 @@ _RELATIVE_EPSILON = 0.01
 _FINAL_RATE = 0.02
 _NOISE_DECAY = 0.95
 _EXPLOSION = 1.5
-_STREAM_TEMPERATURE = 30.0
-_LARGEST_STREAM_STEP = 0.3  # of a mean, in standard deviations
-_LARGEST_STREAM_FACTOR = 2.0  # of a variance, either way
 
 
 class Parameters(NamedTuple):
@@ -77,13 +73,19 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a pass did: errors per coefficient, NMSE of the held-out codes, and what went wrong."""
+    """What a pass did: errors of the training pairs, each batch's just before its step, and batches skipped."""
 
     objective: Float[Array, ""]
-    training_error: Float[Array, ""]
-    held_out_error: Float[Array, ""]
+    error: Float[Array, ""]
     nmse: Float[Array, ""]
     skipped: Int[Array, ""]
+
+
+class Judgement(NamedTuple):
+    """What held-out pairs say: mean squared error, NMSE, and whether the best parameters had to be restored."""
+
+    error: Float[Array, ""]
+    nmse: Float[Array, ""]
     restored: Bool[Array, ""]
 
 
@@ -144,8 +146,7 @@ def predict(
     [[1.5]]
     """
     shrinkage = jnp.exp(parameters.log_shrinkage)
-    mean, var = propagate_anchored(posterior(parameters), design_matrix, observations, shrinkage)
-    return soft_threshold_moments(mean, var, shrinkage[-1]).mean
+    return propagate_anchored(posterior(parameters), design_matrix, observations, shrinkage).output.mean
 
 
 def init(
@@ -217,20 +218,11 @@ def init(
         Parameters(*(jnp.asarray(rate, dtype) for rate in rates)),
         *(jnp.asarray(part) for part in (*training, *held_out)),
     )
-    error, noise_var = _first_errors(parameters, problem)
-    return (
-        State(
-            parameters,
-            zero,
-            zero,
-            jnp.asarray(0, dtype),
-            noise_var,
-            jnp.asarray(1, dtype),
-            parameters,
-            error,
-        ),
-        problem,
-    )
+    nothing, one, unknown = (jnp.asarray(value, dtype) for value in (0, 1, np.inf))
+    state, judgement = judge(State(parameters, zero, zero, nothing, one, one, parameters, unknown), problem)
+    error = np.nan_to_num(judgement.error, nan=1.0, posinf=1.0)
+    noise_var = jnp.asarray(np.maximum(error, np.finfo(dtype).eps), dtype)
+    return state._replace(noise_var=noise_var, rate=one), problem
 
 
 def _entry_sizes(encoder: Float[np.ndarray, "D K"]) -> Float[np.ndarray, "D K"]:
@@ -244,21 +236,57 @@ def _entry_sizes(encoder: Float[np.ndarray, "D K"]) -> Float[np.ndarray, "D K"]:
 
 
 @jax.jit
-def _first_errors(parameters: Parameters, problem: Problem) -> tuple[Array, Array]:
-    """Held-out error of the start, infinite if it is not finite, and its error on the training pairs as the noise."""
-    error, _ = _errors(parameters, problem)
-    noise_var = jnp.mean((predict(parameters, problem.design_matrix, problem.observations) - problem.codes) ** 2)
-    noise_var = jnp.maximum(jnp.where(jnp.isfinite(noise_var), noise_var, 1), jnp.finfo(noise_var.dtype).eps)
-    return jnp.where(jnp.isfinite(error), error, jnp.inf), noise_var
+def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
+    """Let the held-out pairs judge the parameters: keep them if they are the best so far, drop them if they exploded.
 
+    If the held-out error exceeds 1.5 times the best, or is not finite, the best parameters are restored and the rate
+    halved.
 
-def _errors(parameters: Parameters, problem: Problem) -> tuple[Array, Array]:
-    """Mean squared error and NMSE of the held-out pairs."""
-    predicted = predict(parameters, problem.design_matrix, problem.held_out_observations)
-    difference = predicted - problem.held_out_codes
-    norms = jnp.linalg.norm(problem.held_out_codes, axis=1)
-    ratios = jnp.where(norms > 0, jnp.linalg.norm(difference, axis=1) / jnp.where(norms > 0, norms, 1), 0)
-    return jnp.mean(difference**2), jnp.sum(ratios) / jnp.maximum(jnp.sum(norms > 0), 1)
+    Parameters
+    ----------
+    state : State
+        After a pass.
+    problem : Problem
+        What is given.
+
+    Returns
+    -------
+    State, Judgement
+        What to go on from, and why.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.inference import variational
+    >>> pairs = np.ones((4, 1), np.float32), np.ones((4, 1), np.float32)
+    >>> start = np.ones((1, 1), np.float32)
+    >>> state, problem = variational.init(start, start, np.full(2, 0.1, np.float32), pairs, pairs, True)
+    >>> worse = state._replace(parameters=state.parameters._replace(encoder=9 * state.parameters.encoder))
+    >>> after, judgement = variational.judge(worse, problem)
+    >>> bool(judgement.restored), after.parameters.encoder.tolist()
+    (True, [[1.0]])
+    """
+    predicted = predict(state.parameters, problem.design_matrix, problem.held_out_observations)
+    ratios, informative = relative_errors(predicted, problem.held_out_codes)
+    error = jnp.mean((predicted - problem.held_out_codes) ** 2)
+    exploded = ((error >= _EXPLOSION * state.best_error) & (state.best_error > 0)) | ~jnp.isfinite(error)
+    better = error < state.best_error
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.parameters, state.best)
+    zero = jax.tree.map(jnp.zeros_like, state.first)
+
+    def restore(fallback: Any, current: Any) -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(exploded, a, b), fallback, current)
+
+    state = state._replace(
+        parameters=restore(best, state.parameters),
+        first=restore(zero, state.first),
+        second=restore(zero, state.second),
+        n_steps=jnp.where(exploded, 0, state.n_steps),
+        rate=jnp.where(exploded, 0.5 * state.rate, state.rate),
+        best=best,
+        best_error=jnp.where(better, error, state.best_error),
+    )
+    return state, Judgement(error, jnp.sum(ratios) / jnp.maximum(jnp.sum(informative), 1), exploded)
 
 
 def _ascend(
@@ -281,10 +309,7 @@ def _ascend(
 def step(
     state: State, problem: Problem, rows: Int[Array, "b s"], included: Float[Array, "b s"], rates: Float[Array, " b"]
 ) -> tuple[State, Info]:
-    """One pass over the pairs in mini-batches, judged by the held-out pairs at its end.
-
-    If their error exceeds 1.5 times the best, or is not finite, the best parameters are restored and the rate halved.
-    A batch whose gradient is not finite is skipped and counted.
+    """One pass over the pairs in mini-batches; a batch whose gradient is not finite is skipped and counted.
 
     Parameters
     ----------
@@ -314,19 +339,20 @@ def step(
     >>> state, problem = variational.init(start, start, np.full(2, 0.1, np.float32), pairs, pairs, True)
     >>> rows, included = jnp.arange(4).reshape(2, 2), jnp.ones((2, 2))
     >>> after, info = variational.step(state, problem, rows, included, jnp.ones(2))
-    >>> bool(info.held_out_error < state.best_error)
+    >>> after, _ = variational.judge(after, problem)
+    >>> bool(after.best_error < state.best_error)
     True
     """
     n_pairs, d = problem.codes.shape
     strength = _TEMPERATURE / n_pairs
 
-    def batch(state: State, chosen: tuple[Array, Array, Array]) -> tuple[State, tuple[Array, Array]]:
+    def batch(state: State, chosen: tuple[Array, Array, Array]) -> tuple[State, tuple[Array, ...]]:
         rows, included, rate = chosen
         parameters = state.parameters
         shrinkage = jnp.exp(parameters.log_shrinkage)
         belief = posterior(parameters)
         n = jnp.sum(included)
-        error, ((encoder, residual), by_shrinkage) = expected_error_and_gradient(
+        error, predicted, ((encoder, residual), by_shrinkage) = expected_error_and_gradient(
             belief, problem.design_matrix, problem.observations[rows], problem.codes[rows], shrinkage, included
         )
         # Of −error/2ν per pair, and of minus the divergence from the prior.
@@ -354,119 +380,15 @@ def step(
             noise_var=jnp.maximum(noise_var, smallest),
         )
         after = jax.tree.map(lambda new, old: jnp.where(usable, new, old), after, state)
-        return after, (jnp.where(usable, error, 0), ~usable)
+        ratios, informative = relative_errors(predicted, problem.codes[rows])
+        told = error, included @ ratios, included @ informative.astype(ratios.dtype)
+        return after, (*(jnp.where(usable, value, 0) for value in told), ~usable)
 
-    state, (errors, skipped) = jax.lax.scan(batch, state, (rows, included, rates))
-    held_out_error, nmse = _errors(state.parameters, problem)
+    state, (errors, ratios, n_codes, skipped) = jax.lax.scan(batch, state, (rows, included, rates))
     training_error = jnp.sum(errors) / (n_pairs * d)
     objective = -0.5 * (jnp.log(2 * jnp.pi * state.noise_var) + training_error / state.noise_var) * d
     objective -= strength * _divergence(state.parameters, problem)
-    grown = (held_out_error >= _EXPLOSION * state.best_error) & (state.best_error > 0)
-    exploded = grown | ~jnp.isfinite(held_out_error)
-    better = held_out_error < state.best_error
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.parameters, state.best)
-    zero = jax.tree.map(jnp.zeros_like, state.first)
-
-    def restore(fallback: Any, current: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.where(exploded, a, b), fallback, current)
-
-    state = state._replace(
-        parameters=restore(best, state.parameters),
-        first=restore(zero, state.first),
-        second=restore(zero, state.second),
-        n_steps=jnp.where(exploded, 0, state.n_steps),
-        rate=jnp.where(exploded, 0.5 * state.rate, state.rate),
-        best=best,
-        best_error=jnp.where(better, held_out_error, state.best_error),
-    )
-    return state, Info(objective, training_error, held_out_error, nmse, jnp.sum(skipped), exploded)
-
-
-class StreamInfo(NamedTuple):
-    """What happened to a stream of pairs: weights whose update was rejected, and the summed relative error."""
-
-    rejected: Int[Array, ""]
-    relative_error: Float[Array, ""]
-    n_codes: Int[Array, ""]
-
-
-@jax.jit
-def filter_pairs(
-    belief: AnchoredWeights,
-    design_matrix: Float[Array, "K D"],
-    observations: Float[Array, "n K"],
-    codes: Float[Array, "n D"],
-    shrinkage: Float[Array, " L"],
-    noise_var: Float[Array, ""],
-) -> tuple[AnchoredWeights, StreamInfo]:
-    r"""Take a stream of pairs into a learned belief, one after the other, each seen once.
-
-    Per pair, one step of the natural gradient of the same objective with the belief before it as the prior:
-    :math:`1/v \leftarrow 1/v - 2 g_v` and :math:`m \leftarrow m + v g_m`, with the derivatives of the expected
-    log-likelihood over a temperature of 30: a pair seen once moves the belief less than one that was learned from in
-    many passes. No step moves a mean by more than 0.3 standard deviations or a variance by more than a factor of two.
-    The result depends on the order of the pairs, not on how they are cut.
-
-    Parameters
-    ----------
-    belief : AnchoredWeights
-        Before the stream.
-    design_matrix : array of shape (K, D)
-        X.
-    observations, codes : array of shape (n, K) and (n, D)
-        The pairs.
-    shrinkage : array of shape (L,)
-        Thresholds, which are held.
-    noise_var : array
-        ν, held.
-
-    Returns
-    -------
-    AnchoredWeights, StreamInfo
-        After the stream, and what was rejected: updates that would make a variance not positive or a number not
-        finite.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from bayeslista.anchored_network import AnchoredWeights
-    >>> from bayeslista.inference.variational import filter_pairs
-    >>> from bayeslista.network import Gaussian
-    >>> one = jnp.ones((1, 1))
-    >>> belief = AnchoredWeights(Gaussian(0 * one, one), Gaussian(0 * one, 1e-9 * one))
-    >>> pairs = jnp.ones((2000, 1)), jnp.ones((2000, 1))
-    >>> after, _ = filter_pairs(belief, one, *pairs, jnp.zeros(1), jnp.asarray(0.1))
-    >>> round(float(after.encoder.mean[0, 0]), 1)
-    1.0
-    """
-    scale = -0.5 / (_STREAM_TEMPERATURE * noise_var)
-
-    def update(part: Gaussian, gradient: Gaussian) -> tuple[Gaussian, Array]:
-        precision = 1 / part.var - 2 * scale * gradient.var
-        precision = jnp.clip(precision, 1 / (_LARGEST_STREAM_FACTOR * part.var), _LARGEST_STREAM_FACTOR / part.var)
-        var = 1 / precision
-        reach = _LARGEST_STREAM_STEP * jnp.sqrt(part.var)
-        mean = part.mean + jnp.clip(scale * var * gradient.mean, -reach, reach)
-        accepted = jnp.isfinite(mean) & jnp.isfinite(var) & (var > 0)
-        kept = Gaussian(jnp.where(accepted, mean, part.mean), jnp.where(accepted, var, part.var))
-        return kept, jnp.sum(~accepted)
-
-    def take(belief: AnchoredWeights, pair: tuple[Array, Array]) -> tuple[AnchoredWeights, StreamInfo]:
-        observation, code = pair
-        mean, var = propagate_anchored(belief, design_matrix, observation[None], shrinkage)
-        predicted = soft_threshold_moments(mean, var, shrinkage[-1]).mean[0]
-        _, (gradient, _) = expected_error_and_gradient(
-            belief, design_matrix, observation[None], code[None], shrinkage, jnp.ones(1, code.dtype)
-        )
-        encoder, encoder_rejected = update(belief.encoder, gradient.encoder)
-        residual, residual_rejected = update(belief.residual, gradient.residual)
-        norm = jnp.linalg.norm(code)
-        error = jnp.where(norm > 0, jnp.linalg.norm(predicted - code) / jnp.where(norm > 0, norm, 1), 0)
-        info = StreamInfo(encoder_rejected + residual_rejected, error, (norm > 0).astype(int))
-        return AnchoredWeights(encoder, residual), info
-
-    belief, infos = jax.lax.scan(take, belief, (observations, codes))
-    return belief, jax.tree.map(jnp.sum, infos)
+    return state, Info(objective, training_error, jnp.sum(ratios) / jnp.maximum(jnp.sum(n_codes), 1), jnp.sum(skipped))
 
 
 def _divergence(parameters: Parameters, problem: Problem) -> Array:
