@@ -281,10 +281,9 @@ class TestGain:
         def error(gain):
             return np.mean(np.abs(gain * mean - code) / np.abs(code))
 
-        gain = output_gain(mean, code)
-        assert error(1.0) > 1 > error(gain)
-        assert 0 < gain < 1
+        assert error(1.0) > 1 >= error(output_gain(mean, code))
         assert output_gain(noise, code) < 0.1
+        assert output_gain(3 * code + 0.01 * noise, code) == pytest.approx(1 / 3, abs=0.03)
 
     def test_codes_of_zeros_say_nothing(self):
         assert output_gain(np.ones((3, 2)), np.zeros((3, 2))) == 1.0

@@ -39,6 +39,7 @@ _PSEUDO_COUNT = 1.0  # active coefficients whose squared error is the codes' own
 _WITHIN_AT_LEAST = 0.1  # share of the squared error that the slab's own width has to explain
 _LOG_RATIO_BOUND = 7.0  # a variance further than e^±7 from the typical one counts as that far
 _TINY_VAR = 1e-300
+_USEFUL = 0.9  # of the relative error of predicting nothing
 _GAINS = np.linspace(0.0, 1.0, 41).tolist()
 
 
@@ -177,7 +178,8 @@ def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
 
     The mean squared error is what a network learns to lower; the relative error
     :math:`\|\hat\beta-\beta\| / \|\beta\|` of small codes may exceed 1 all the same, where noise drowns them. Only if
-    its mean does, the gain with the least is taken.
+    its mean exceeds 0.9, as near to 1 as few pairs can tell, a gain is taken: the smallest whose relative error is
+    within one standard error of the least.
 
     Parameters
     ----------
@@ -193,16 +195,18 @@ def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
     --------
     >>> from bayeslista.calibration import output_gain
     >>> output_gain([[2.0], [0.1]], [[2.0], [0.1]]), output_gain([[2.0], [1.0]], [[2.0], [0.1]])
-    (1.0, 0.1)
+    (1.0, 0.0)
     """
     e, b = _doubles(mean, code)
     norm = np.linalg.norm(b, axis=1)
     e, b, norm = e[norm > 0], b[norm > 0], norm[norm > 0]
 
-    def error(gain: float) -> float:
-        return float(np.sum(np.linalg.norm(gain * e - b, axis=1) / norm))
-
-    return 1.0 if error(1.0) <= len(norm) else min(_GAINS, key=error)
+    errors = np.array([np.linalg.norm(gain * e - b, axis=1) / norm for gain in _GAINS])
+    if np.sum(errors[-1]) <= _USEFUL * len(norm):
+        return 1.0
+    means = np.mean(errors, axis=1)
+    best = int(np.argmin(means))
+    return _GAINS[int(np.argmax(means <= means[best] + np.std(errors[best]) / np.sqrt(len(norm))))]
 
 
 def _fit_head(c: _Floats, log_ratio: _Floats, active: NDArray[np.bool_]) -> list[float]:

@@ -33,7 +33,7 @@ __all__ = [
 
 _STEP_MARGIN = 1.01
 _RIDGES = np.logspace(-12, 0, 25)
-_SMALLEST_FREEDOM = 1e-9
+_SMALLEST_FREEDOM = 1e-14
 
 
 class ProximalWeights(NamedTuple):
@@ -265,8 +265,11 @@ def estimate_design_matrix_and_noise(
     ridge = ridges[np.argmin(residual / (len(codes) - kept.sum(axis=1)) ** 2)]
     coefficients = right.T @ ((singular / (power + ridge))[:, None] * projected)
     coefficients[~codes.any(axis=0)] = 0.0
-    leverage = (left * left) @ (power / (power + ridge))
-    residuals = (observations - codes @ coefficients) / np.maximum(1 - leverage, _SMALLEST_FREEDOM)[:, None]
+    # Residuals and their degrees of freedom by what is left out, not by differences: both may be as small as the ridge.
+    left_out = ridge / (power + ridge)
+    freedom = (left * left) @ left_out + np.maximum(1 - np.sum(left * left, axis=1), 0)
+    residuals = left @ (left_out[:, None] * projected) + (observations - left @ projected)
+    residuals = residuals / np.maximum(freedom, _SMALLEST_FREEDOM)[:, None]
     return (
         (coefficients.T * observation_scale[:, None] / code_scale).astype(dtype),
         (np.mean(residuals**2, axis=0) * observation_scale**2).astype(dtype),

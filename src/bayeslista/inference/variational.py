@@ -25,7 +25,7 @@ from bayeslista.network import Gaussian, relative_errors
 _TEMPERATURE = 3.0
 _PRIOR_SPREAD = 4.0, 0.8  # of W in units of its root mean square, of R in units of 1/√D; both over L
 _INITIAL_SPREAD = 0.05
-_MEAN_RATE = 0.2, 0.8  # at most the first; the second over L
+_MEAN_RATE = 0.4, 3.2  # at most the first; the second over L^1.5
 _LOG_VAR_RATE = 0.05
 _LOG_SHRINKAGE_RATE = 0.01
 _FIRST_DECAY, _SECOND_DECAY = 0.9, 0.999
@@ -193,7 +193,7 @@ def init(
     norm = float(np.linalg.norm(design_matrix, 2)) or 1.0
     with np.errstate(divide="ignore"):
         log_shrinkage = np.maximum(np.log(shrinkage), np.log(np.finfo(dtype).tiny))
-    step_size = min(_MEAN_RATE[0], _MEAN_RATE[1] / n_layers)
+    step_size = min(_MEAN_RATE[0], _MEAN_RATE[1] / n_layers**1.5)
     values: tuple[Any, ...] = (
         encoder,
         np.zeros((d, d)),
