@@ -217,7 +217,7 @@ def test_without_tolerance_all_passes_are_made_and_with_it_learning_stops(data, 
     assert patience <= stopped.n_iter_ < 30
 
 
-@pytest.mark.parametrize("scale", [1e-3, 255.0])
+@pytest.mark.parametrize("scale", [1e-3, 10.0, 255.0])
 @both
 def test_scale_does_not_matter(data, inference, scale, request):
     model = request.getfixturevalue("model" if inference == "variational" else "filtered")
@@ -278,7 +278,7 @@ def test_partial_fit_goes_on_from_a_fit(data, inference, request):
 
 def test_going_on_with_new_pairs_of_the_same_kind_does_no_harm():
     changes = []
-    for seed in range(3):
+    for seed in range(5):
         data = make_sparse_codes(328, 200, K, D, random_state=seed)
         model = BayesLISTA(4, design_matrix=data.design_matrix, max_iter=20, random_state=0)
         model.fit(data.Y_train[:200], data.B_train[:200])
