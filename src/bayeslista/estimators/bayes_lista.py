@@ -72,8 +72,10 @@ class BayesLISTA(BaseSparseCoder):
         Learning stops when the error has not fallen by this fraction: the mean squared error of the held-out pairs in
         ten passes, or for "adf" the running NMSE in five. 0 makes all passes.
     validation_fraction : float, default=0.1
-        The fraction of the pairs that is held out. Where it is less than one pair, or 0, the training pairs themselves
-        choose the best pass and calibrate, which makes predictions too sure. "adf" holds nothing out.
+        The fraction of the pairs that is held out, one pair at least, to choose the best pass and to calibrate. Where
+        that is fewer than 20, up to four more networks are trained with other pairs held out, to calibrate on all of
+        these. With 0, or a single pair, the training pairs themselves do it, which makes predictions too sure. "adf"
+        holds nothing out.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.
@@ -85,7 +87,7 @@ class BayesLISTA(BaseSparseCoder):
     Attributes
     ----------
     design_matrix_ : ndarray of shape (n_observed, n_components)
-        The design matrix in use.
+        The design matrix in use: the one given, or the one estimated from the pairs that were not held out.
     encoder_, encoder_std_ : ndarray of shape (n_components, n_observed)
         Mean and standard deviation of ``W``.
     recurrent_, recurrent_std_ : ndarray of shape (n_components, n_components)
