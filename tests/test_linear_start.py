@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayeslista.linear_start import linear_mmse_encoder, pace_and_shrinkage
+from bayeslista.linear_start import Trial, linear_mmse_encoder, linear_mmse_trials, pace_and_shrinkage
 
 
 def test_with_many_pairs_it_is_the_regression_from_observations_to_codes():
@@ -66,7 +66,7 @@ class TestPaceAndShrinkage:
     def start(self, noise_std, n_layers, shrinkages):
         Y = self.B @ self.X.T + noise_std * self.noise
         encoder = linear_mmse_encoder(self.X, Y, self.B)
-        return encoder, Y, pace_and_shrinkage(self.X, encoder, (Y, self.B), n_layers, shrinkages)
+        return encoder, Y, pace_and_shrinkage(self.X, [Trial(encoder, Y, self.B)], n_layers, shrinkages)
 
     def test_one_layer_has_nothing_to_slow_down(self):
         assert self.start(1.0, 1, [0.0])[2] == (1.0, 0.0)
@@ -88,5 +88,24 @@ class TestPaceAndShrinkage:
 
     def test_starts_that_overflow_are_not_taken(self):
         encoder = 1e60 * np.ones((15, 12))
-        pace, _ = pace_and_shrinkage(self.X, encoder, (self.B @ self.X.T, self.B), 20, [0.0, 0.1])
+        pace, _ = pace_and_shrinkage(self.X, [Trial(encoder, self.B @ self.X.T, self.B)], 20, [0.0, 0.1])
         assert 0.05 <= pace <= 1
+
+
+def test_trials_are_judged_by_pairs_they_have_not_seen():
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(10, 60))
+    mixing = rng.normal(size=(60, 4)) / 2  # codes of a few directions, which twenty pairs learn by heart
+    B = rng.normal(size=(400, 4)) @ mixing.T + 0.3 * rng.normal(size=(400, 60))
+    Y = B @ X.T
+    encoder, trials = linear_mmse_trials(X, Y[:20], B[:20])
+    np.testing.assert_array_equal(encoder, linear_mmse_encoder(X, Y[:20], B[:20]))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([trial.codes for trial in trials]), axis=0), np.sort(B[:20], 0)
+    )
+
+    def error(W, Y, B):
+        return np.mean((Y @ W.T - B) ** 2)
+
+    judged = np.mean([error(*trial) for trial in trials])
+    assert error(encoder, Y[:20], B[:20]) < 0.8 * error(encoder, Y[20:], B[20:]) < judged

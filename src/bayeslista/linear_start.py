@@ -6,6 +6,7 @@ multiple of the identity by an amount that cross-validation chooses.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +15,14 @@ _AMOUNTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 _FOLDS = 5
 _NOISE_FLOOR = 1e-6
 _MOST_JUDGES = 256
+
+
+class Trial(NamedTuple):
+    """An encoder, and pairs that it was not made from, to judge it by."""
+
+    encoder: Float[np.ndarray, "D K"]
+    observations: Float[np.ndarray, "n K"]
+    codes: Float[np.ndarray, "n D"]
 
 
 def linear_mmse_encoder(
@@ -51,37 +60,72 @@ def linear_mmse_encoder(
            [0. , 0.5, 0. ],
            [0. , 0. , 0.5]])
     """
+    return linear_mmse_trials(design_matrix, Y, B, noise_var)[0]
+
+
+def linear_mmse_trials(
+    design_matrix: Float[np.ndarray, "K D"],
+    Y: Float[np.ndarray, "n K"],
+    B: Float[np.ndarray, "n D"],
+    noise_var: Float[np.ndarray, " K"] | None = None,
+) -> tuple[Float[np.ndarray, "D K"], list[Trial]]:
+    """The same map, and others like it, each made without a fold of the pairs that can judge it.
+
+    The pairs that a map was made from are no judges: with few of them it knows their codes by heart.
+
+    Parameters
+    ----------
+    design_matrix, Y, B, noise_var
+        As of :func:`linear_mmse_encoder`.
+
+    Returns
+    -------
+    encoder : array of shape (D, K)
+        W.
+    trials : list of Trial
+        One a fold; from a single pair, the map itself and that pair.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.linear_start import linear_mmse_trials
+    >>> encoder, trials = linear_mmse_trials(np.eye(2), np.ones((20, 2)), np.ones((20, 2)))
+    >>> [len(trial.codes) for trial in trials]
+    [4, 4, 4, 4, 4]
+    """
     design_matrix, Y, B = (np.asarray(part, np.float64) for part in (design_matrix, Y, B))
     if noise_var is None:
         noise_var = np.full(Y.shape[1], np.mean((Y - B @ design_matrix.T) ** 2))
     noise_var = np.maximum(noise_var, _NOISE_FLOOR * np.mean(Y**2))
     if not (noise_var.any() and B.any()):
-        return np.zeros(design_matrix.T.shape)
+        nothing = np.zeros(design_matrix.T.shape)
+        return nothing, [Trial(nothing, Y, B)]
 
-    def encoder(covariance: np.ndarray) -> np.ndarray:
-        towards = covariance @ design_matrix.T
+    def encoder(towards: np.ndarray) -> np.ndarray:
         gram = design_matrix @ towards
         # Relative to its size, so that observations that repeat each other can still be solved for.
         ridge = noise_var + _NOISE_FLOOR * float(np.mean(np.diag(gram)))
         return np.linalg.solve(gram + np.diag(ridge), towards.T).T
 
-    n_folds = min(_FOLDS, len(Y))
+    if len(Y) == 1:
+        only = encoder(
+            _candidates(design_matrix, B)[-1]
+        )  # without anything to validate on, the candidate that assumes the least
+        return only, [Trial(only, Y, B)]
+    fold = np.arange(len(Y)) % min(_FOLDS, len(Y))
+    folds = [fold == i for i in range(max(fold) + 1)]
     errors = np.zeros(len(_AMOUNTS) + 1)
-    for fold in range(n_folds if n_folds > 1 else 0):
-        held_out = np.arange(len(Y)) % n_folds == fold
-        for i, covariance in enumerate(_candidates(B[~held_out])):
-            errors[i] += np.sum((Y[held_out] @ encoder(covariance).T - B[held_out]) ** 2)
-    # Without anything to validate on, the last candidate assumes the least.
-    best = int(np.argmin(errors)) if n_folds > 1 else len(_AMOUNTS)
-    return encoder(_candidates(B)[best])
+    for held_out in folds:
+        for i, towards in enumerate(_candidates(design_matrix, B[~held_out])):
+            errors[i] += np.sum((Y[held_out] @ encoder(towards).T - B[held_out]) ** 2)
+    best = int(np.argmin(errors))
+    encoders = [encoder(_candidates(design_matrix, B[~held_out])[best]) for held_out in folds]
+    trials = [Trial(W, Y[held_out], B[held_out]) for W, held_out in zip(encoders, folds, strict=True)]
+    return encoder(_candidates(design_matrix, B)[best]), trials
 
 
 def pace_and_shrinkage(
-    design_matrix: Float[np.ndarray, "K D"],
-    encoder: Float[np.ndarray, "D K"],
-    pairs: tuple[Float[np.ndarray, "n K"], Float[np.ndarray, "n D"]],
-    n_layers: int,
-    shrinkages: Sequence[float],
+    design_matrix: Float[np.ndarray, "K D"], trials: Sequence[Trial], n_layers: int, shrinkages: Sequence[float]
 ) -> tuple[float, float]:
     r"""How much of the encoder to apply in a layer, and the threshold, with which the untrained network does best.
 
@@ -92,10 +136,8 @@ def pace_and_shrinkage(
     ----------
     design_matrix : array of shape (K, D)
         X.
-    encoder : array of shape (D, K)
-        W at full pace.
-    pairs : pair of arrays
-        Observations and codes to judge by.
+    trials : sequence of Trial
+        W at full pace, with pairs to judge by: one, or several whose errors add up.
     n_layers : int
         Depth L of the network.
     shrinkages : sequence of float
@@ -104,39 +146,49 @@ def pace_and_shrinkage(
     Returns
     -------
     pace, shrinkage : float
-        Of all thresholds and of the paces 1, 1/2, 1/4, … 1/L, those with the least squared error.
+        Those with the least squared error, of all thresholds and of the paces 1, 1/2, 1/4, … 1/L as far as slower is
+        better.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.linear_start import pace_and_shrinkage
+    >>> from bayeslista.linear_start import Trial, pace_and_shrinkage
     >>> rng = np.random.default_rng(0)
     >>> B = rng.standard_normal((500, 3))
     >>> Y = B + rng.standard_normal((500, 3))  # the best map is 0.5; in 8 layers at 1/16 it is almost reached
-    >>> pace_and_shrinkage(np.eye(3), 0.5 * np.eye(3), (Y, B), 8, [0.0])
+    >>> pace_and_shrinkage(np.eye(3), [Trial(0.5 * np.eye(3), Y, B)], 8, [0.0])
     (0.125, 0.0)
     """
-    X, W = np.asarray(design_matrix, np.float64), np.asarray(encoder, np.float64)
-    Y, B = (np.asarray(part[:_MOST_JUDGES], np.float64) for part in pairs)
+    X, most = np.asarray(design_matrix, np.float64), -(-_MOST_JUDGES // len(trials))
 
     def error(pace: float, shrinkage: float) -> float:
-        code = np.zeros_like(B)
-        for _ in range(n_layers):
-            code = code + (Y - code @ X.T) @ (pace * W.T)
-            code = np.sign(code) * np.maximum(np.abs(code) - shrinkage, 0)
-        return float(np.nan_to_num(np.mean((code - B) ** 2), nan=np.inf))
+        total = 0.0
+        for trial in trials:
+            W, Y, B = (np.asarray(part, np.float64) for part in (trial.encoder, *(pair[:most] for pair in trial[1:])))
+            code = np.zeros_like(B)
+            for _ in range(n_layers):
+                code = code + (Y - code @ X.T) @ (pace * W.T)
+                code = np.sign(code) * np.maximum(np.abs(code) - shrinkage, 0)
+            total += float(np.sum((code - B) ** 2))
+        return float(np.nan_to_num(total, nan=np.inf))
 
-    paces = [1.0]
-    while paces[-1] > 1 / n_layers:
-        paces.append(max(0.5 * paces[-1], 1 / n_layers))
+    pace, best, chosen = 1.0, np.inf, (1.0, shrinkages[0])
     with np.errstate(over="ignore", invalid="ignore"):
-        return min(((pace, shrinkage) for pace in paces for shrinkage in shrinkages), key=lambda pair: error(*pair))
+        while True:
+            errors = [error(pace, shrinkage) for shrinkage in shrinkages]
+            if best < min(errors):
+                return chosen
+            if min(errors) < best:
+                best, chosen = min(errors), (pace, shrinkages[int(np.argmin(errors))])
+            if pace <= 1 / n_layers:
+                return chosen
+            pace = max(0.5 * pace, 1 / n_layers)
 
 
-def _candidates(B: Float[np.ndarray, "n D"]) -> list[np.ndarray]:
-    """The covariance shrunk by each amount, and last a multiple of the identity."""
-    second_moment = B.T @ B / len(B)
-    power = np.diag(second_moment)
-    diagonal = np.diag(power + 1e-3 * np.mean(power))
-    shrunk = [(1 - amount) * second_moment + amount * diagonal for amount in _AMOUNTS]
-    return [*shrunk, np.mean(power) * np.eye(len(power))]
+def _candidates(design_matrix: Float[np.ndarray, "K D"], B: Float[np.ndarray, "n D"]) -> list[np.ndarray]:
+    """C Xᵀ for the covariance shrunk by each amount, and last for a multiple of the identity."""
+    sampled = B.T @ (B @ design_matrix.T) / len(B)
+    power = np.mean(B * B, axis=0)
+    independent = (power + 1e-3 * np.mean(power))[:, None] * design_matrix.T
+    shrunk = [(1 - amount) * sampled + amount * independent for amount in _AMOUNTS]
+    return [*shrunk, np.mean(power) * design_matrix.T]

@@ -15,7 +15,7 @@ from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calib
 from bayeslista.estimators._base import in_blocks, root_mean_square
 from bayeslista.estimators._learners import Numbers, Output, Pass, Units, network_slab, powers_of_two
 from bayeslista.inference import streaming, variational
-from bayeslista.linear_start import linear_mmse_encoder, pace_and_shrinkage
+from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage
 from bayeslista.network import Gaussian
 from bayeslista.proximal import estimate_design_matrix_and_noise
 
@@ -107,16 +107,17 @@ class VariationalLearner:
     ) -> Iterator[Pass]:
         """Learn from some pairs, and keep the pass that others like best."""
         dtype, n_pairs = training[1].dtype, len(training[1])
-        judges, noise_var = training, None
+        noise_var = None
         if self.given_matrix is not None:
             self.scaled_matrix = self.given_matrix * dtype.type(self.units.code / self.units.observation)
         else:
-            # It fits the pairs it was estimated from too well for them to judge by it.
             self.scaled_matrix, noise_var = estimate_design_matrix_and_noise(*training)
-            judges = held_out
-        encoder = linear_mmse_encoder(self.scaled_matrix, *training, noise_var)
+        encoder, trials = linear_mmse_trials(self.scaled_matrix, *training, noise_var)
+        if self.given_matrix is None:
+            # All training pairs have helped to estimate it: none can judge by it.
+            trials = [Trial(encoder, *held_out)]
         shrinkages = _SHRINKAGES if self.start_shrinkage is None else [self.start_shrinkage]
-        pace, threshold = pace_and_shrinkage(self.scaled_matrix, encoder, judges, self.n_layers, shrinkages)
+        pace, threshold = pace_and_shrinkage(self.scaled_matrix, trials, self.n_layers, shrinkages)
         state, problem = variational.init(
             self.scaled_matrix,
             (pace * encoder).astype(dtype),
