@@ -108,9 +108,8 @@ def linear_mmse_trials(
         return np.linalg.solve(gram + np.diag(ridge), towards.T).T
 
     if len(Y) == 1:
-        only = encoder(
-            _candidates(design_matrix, B)[-1]
-        )  # without anything to validate on, the candidate that assumes the least
+        # Without anything to validate on, the candidate that assumes the least.
+        only = encoder(_candidates(design_matrix, B)[-1])
         return only, [Trial(only, Y, B)]
     fold = np.arange(len(Y)) % min(_FOLDS, len(Y))
     folds = [fold == i for i in range(max(fold) + 1)]
