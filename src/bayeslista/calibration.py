@@ -195,7 +195,7 @@ def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
     --------
     >>> from bayeslista.calibration import output_gain
     >>> output_gain([[2.0], [0.1]], [[2.0], [0.1]]), output_gain([[2.0], [1.0]], [[2.0], [0.1]])
-    (1.0, 0.0)
+    (1.0, 0.05)
     """
     e, b = _doubles(mean, code)
     norm = np.linalg.norm(b, axis=1)

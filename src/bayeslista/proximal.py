@@ -247,9 +247,9 @@ def estimate_design_matrix_and_noise(
     >>> from bayeslista.proximal import estimate_design_matrix_and_noise
     >>> rng = np.random.default_rng(0)
     >>> B = rng.standard_normal((20, 10))
-    >>> Y = B @ np.ones((10, 1)) + rng.standard_normal((20, 1))  # noise 1, ten unknowns from twenty pairs: about 2
+    >>> Y = B @ np.ones((10, 1)) + rng.standard_normal((20, 1))  # noise 1, and as much again from the ten unknowns
     >>> estimate_design_matrix_and_noise(Y, B)[1].round(1)
-    array([2.])
+    array([1.8])
     """
     dtype = common_dtype(Y, B)
     observations, codes = np.asarray(Y, np.float64), np.asarray(B, np.float64)
