@@ -276,7 +276,7 @@ class TestGain:
     def test_predictions_worse_than_none_are_shrunk_to_no_worse(self):
         random = np.random.default_rng(0)
         code, noise = random.normal(size=(300, 1)), random.normal(size=(300, 1))
-        mean = (code + noise) / 2  # the posterior mean, of infinite expected relative error
+        mean = (code + 2 * noise) / 5  # the posterior mean, of infinite expected relative error
 
         def error(gain):
             return np.mean(np.abs(gain * mean - code) / np.abs(code))
@@ -284,6 +284,14 @@ class TestGain:
         assert error(1.0) > 1 >= error(output_gain(mean, code))
         assert output_gain(noise, code) < 0.1
         assert output_gain(3 * code + 0.01 * noise, code) == pytest.approx(1 / 3, abs=0.03)
+
+    def test_a_few_small_codes_do_not_spoil_good_predictions(self):
+        random = np.random.default_rng(0)
+        code = random.normal(size=(300, 1))
+        code[0] = 1e-6
+        mean = code + 0.1 * random.normal(size=(300, 1))
+        assert np.mean(np.abs(mean - code) / np.abs(code)) > 100
+        assert output_gain(mean, code) == 1.0
 
     def test_codes_of_zeros_say_nothing(self):
         assert output_gain(np.ones((3, 2)), np.zeros((3, 2))) == 1.0

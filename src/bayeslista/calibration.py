@@ -39,7 +39,7 @@ _PSEUDO_COUNT = 1.0  # active coefficients whose squared error is the codes' own
 _WITHIN_AT_LEAST = 0.1  # share of the squared error that the slab's own width has to explain
 _LOG_RATIO_BOUND = 7.0  # a variance further than e^±7 from the typical one counts as that far
 _TINY_VAR = 1e-300
-_USEFUL = 0.9  # of the relative error of predicting nothing
+_USEFUL, _USEFUL_SQUARED = 0.9, 0.5  # of the relative and of the squared error of predicting nothing
 _GAINS = np.linspace(0.0, 1.0, 41).tolist()
 
 
@@ -178,8 +178,8 @@ def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
 
     The mean squared error is what a network learns to lower; the relative error
     :math:`\|\hat\beta-\beta\| / \|\beta\|` of small codes may exceed 1 all the same, where noise drowns them. Only if
-    its mean exceeds 0.9, as near to 1 as few pairs can tell, a gain is taken: the smallest whose relative error is
-    within one standard error of the least.
+    its mean exceeds 0.9, as near to 1 as few pairs can tell, and more than half of the codes' power is missed, a gain
+    is taken: the smallest whose relative error is within one standard error of the least.
 
     Parameters
     ----------
@@ -194,15 +194,16 @@ def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
     Examples
     --------
     >>> from bayeslista.calibration import output_gain
-    >>> output_gain([[2.0], [0.1]], [[2.0], [0.1]]), output_gain([[2.0], [1.0]], [[2.0], [0.1]])
-    (1.0, 0.05)
+    >>> output_gain([[2.0], [0.1]], [[2.0], [0.1]]), output_gain([[2.0], [4.0]], [[0.5], [1.0]])
+    (1.0, 0.25)
     """
     e, b = _doubles(mean, code)
     norm = np.linalg.norm(b, axis=1)
     e, b, norm = e[norm > 0], b[norm > 0], norm[norm > 0]
 
     errors = np.array([np.linalg.norm(gain * e - b, axis=1) / norm for gain in _GAINS])
-    if np.sum(errors[-1]) <= _USEFUL * len(norm):
+    missed = np.sum((e - b) ** 2)
+    if np.sum(errors[-1]) <= _USEFUL * len(norm) or missed <= _USEFUL_SQUARED * np.sum(b * b):
         return 1.0
     means = np.mean(errors, axis=1)
     best = int(np.argmin(means))
