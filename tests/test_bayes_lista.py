@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayeslista import ISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.estimators import _variational, bayes_lista
+from bayeslista.estimators import bayes_lista
 from bayeslista.estimators._variational import _held_out_and_folds
 from bayeslista.metrics import nmse
 
@@ -236,8 +236,7 @@ def test_a_given_threshold_is_held_in_the_units_of_the_codes(data):
         np.testing.assert_allclose(model.fit(data.Y_train, data.B_train).shrinkage_, 0.07, rtol=1e-12)
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("n_pairs", [60, 120])  # the first hundred decide the units
+@pytest.mark.parametrize(("known", "n_pairs"), [(False, 60), (True, 120)])  # the first hundred decide the units
 def test_a_stream_gives_the_same_belief_however_it_is_cut(data, known, n_pairs):
     design_matrix = data.design_matrix if known else None
     whole, cut = (BayesLISTA(3, design_matrix=design_matrix) for _ in range(2))
@@ -313,33 +312,15 @@ def test_few_pairs_are_held_out_in_turns(n_pairs, expected):
     assert _held_out_and_folds(n_pairs, 0.0) == (0, 1)
 
 
-def test_calibration_by_turns_is_steadier_than_by_one_pair(data):
-    """With 12 pairs one is held out at a time: five in all tell the error's scale better than a single one."""
-
-    def claims(n_folds, monkey):
-        monkey.setattr(_variational, "_MOST_FOLDS", n_folds)
-        ratios = []
-        for seed in range(6):
-            pairs = make_sparse_codes(12, 100, K, D, noise_std=0.1, random_state=seed)
-            few = BayesLISTA(4, design_matrix=pairs.design_matrix, max_iter=3, random_state=seed)
-            mean, std = few.fit(pairs.Y_train, pairs.B_train).predict(pairs.Y_test, return_std=True)
-            ratios.append(np.log(np.mean(std**2) / np.mean((mean - pairs.B_test) ** 2)))
-        return np.mean(np.square(ratios))
-
-    with pytest.MonkeyPatch.context() as monkey:
-        assert claims(5, monkey) < claims(1, monkey)
-
-
 def test_where_noise_drowns_the_codes_predictions_are_no_worse_than_nothing():
     pairs = make_sparse_codes(60, 2000, 1, 1, prob_active=1.0, noise_std=2.0, random_state=1)
     model = BayesLISTA(5, design_matrix=pairs.design_matrix, max_iter=5, random_state=0)
     assert nmse(pairs.B_test, model.fit(pairs.Y_train, pairs.B_train).predict(pairs.Y_test)) <= 1.05
 
 
-@pytest.mark.parametrize("shrinkage", [0.0, 1e-3])
-def test_deep_networks_without_much_of_a_threshold_do_not_amplify_noise(shrinkage):
+def test_deep_networks_without_a_threshold_do_not_amplify_noise():
     pairs = make_sparse_codes(60, 200, 10, 12, noise_std=2.0, random_state=0)
-    model = BayesLISTA(30, design_matrix=pairs.design_matrix, shrinkage=shrinkage, max_iter=2, random_state=0)
+    model = BayesLISTA(30, design_matrix=pairs.design_matrix, shrinkage=0.0, max_iter=2, random_state=0)
     assert nmse(pairs.B_test, model.fit(pairs.Y_train, pairs.B_train).predict(pairs.Y_test)) < 1
 
 
