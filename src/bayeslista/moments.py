@@ -8,7 +8,7 @@ For :math:`x \sim N(m, v)` and :math:`h = h_\lambda(x) = \mathrm{sign}(x) \max(|
 slab                  mean and variance of ``h`` given that it is not zero
 ====================  ==============================================================================
 
-and every derivative in ``m`` and ``v``, all in closed form.
+and every derivative in ``m`` and ``v`` (of the first three also in ``λ``), all in closed form.
 
 How it stays accurate
 ---------------------
@@ -19,10 +19,9 @@ Write :math:`\alpha = |m|/\sqrt v`, :math:`\delta = \lambda/\sqrt v`; the two ta
 .. math:: \rho_n(t) = \frac{n}{t + \rho_{n+1}(t)}, \qquad R_0(t) = \frac{1}{t + \rho_1(t)},
 
 so one smooth function, :math:`\rho_3`, gives all the others by sums and quotients of positive numbers: nothing
-cancels and nothing underflows, however far out the tail. The two densities are
-:math:`\varphi(\delta - \alpha)` and :math:`e^{-2\alpha\delta}` times that, and the variance of the two-sided
-variable is a sum of three positive terms because the sides exclude each other. ``v = 0`` and ``λ = 0`` give the
-exact limits; where the derivative does not exist (``v = 0`` and ``|m| = λ``) it is zero by convention.
+cancels and nothing underflows, however far out the tail. The two densities are :math:`\varphi(\delta - \alpha)` and
+:math:`e^{-2\alpha\delta}` times that, and the variance of the two-sided variable is a sum of three positive terms.
+``v = 0`` and ``λ = 0`` give the exact limits; a derivative that does not exist (``v = 0``, ``|m| = λ``) is set to zero.
 """
 
 from typing import NamedTuple
@@ -34,8 +33,7 @@ from jaxtyping import Array, Float
 from bayeslista._precision import follows_input_precision
 from bayeslista._tail_ratios import tail_ratios
 
-_HALF_LOG_TWO_PI = 0.9189385332046727
-_INVERSE_ROOT_TWO_PI = 0.3989422804014327
+_HALF_LOG_TWO_PI, _INVERSE_ROOT_TWO_PI = 0.9189385332046727, 0.3989422804014327
 
 
 class SoftThresholdMoments(NamedTuple):
