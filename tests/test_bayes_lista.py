@@ -16,6 +16,7 @@ from bayeslista.datasets import make_sparse_codes
 from bayeslista.estimators import bayes_lista
 from bayeslista.estimators._variational import _held_out_and_folds
 from bayeslista.metrics import nmse
+from bayeslista.proximal import estimate_design_matrix_and_noise
 
 K, D, N = 15, 20, 200
 
@@ -310,6 +311,13 @@ def test_estimated_matrices_are_as_good_as_the_pairs_allow(data, model):
 def test_few_pairs_are_held_out_in_turns(n_pairs, expected):
     assert _held_out_and_folds(n_pairs, 0.1) == expected
     assert _held_out_and_folds(n_pairs, 0.0) == (0, 1)
+
+
+def test_few_pairs_all_teach_the_network_that_is_kept(data):
+    Y, B = data.Y_train[:12], data.B_train[:12]
+    model = BayesLISTA(2, max_iter=1, random_state=0).fit(Y, B)
+    estimate, _ = estimate_design_matrix_and_noise(Y, B)
+    np.testing.assert_allclose(model.design_matrix_, estimate, rtol=1e-6, atol=1e-9)
 
 
 def test_where_noise_drowns_the_codes_predictions_are_no_worse_than_nothing():

@@ -215,8 +215,8 @@ def expected_error_and_gradient(
     weight = included[:, None]
     difference = weight * (mean - codes)
 
-    def back(carry: tuple[Array, Array, list[Array]], before: _Entered) -> tuple[Any, Array]:
-        by_mean, by_var, sums = carry
+    def back(carry: tuple[Array, Array], before: _Entered) -> tuple[Any, tuple[Array, ...]]:
+        by_mean, by_var = carry
         slopes = before.slopes
         by_shrinkage = jnp.sum(by_mean * slopes.mean_by_shrinkage + by_var * slopes.var_by_shrinkage)
         through_mean = by_mean * slopes.mean_by_mean + by_var * slopes.var_by_mean
@@ -226,24 +226,22 @@ def expected_error_and_gradient(
         by_misfit = through_mean @ encoder.mean + 2 * before.misfit * by_misfit_power
         earlier_mean = through_mean + through_mean @ residual.mean - by_misfit @ design_matrix
         earlier_var = through_var @ matrices.squared_recurrent + by_misfit_power @ matrices.squared_design
-        products = (
-            through_mean.T @ before.misfit,
-            through_mean.T @ before.mean,
-            through_var.T @ before.var,
-            through_var.T @ before.misfit_power,
-            through_var.T @ before.power,
-        )
-        summed = [total + product for total, product in zip(sums, products, strict=True)]
-        return (earlier_mean + 2 * before.mean * by_power, earlier_var + by_power, summed), by_shrinkage
+        earlier = earlier_mean + 2 * before.mean * by_power, earlier_var + by_power
+        return earlier, (through_mean, through_var, by_shrinkage)
 
-    shapes = encoder.mean, residual.mean, residual.mean, encoder.var, residual.var
-    start = 2 * difference, weight * jnp.ones_like(var), [jnp.zeros_like(matrix) for matrix in shapes]
-    (_, _, sums), by_shrinkage = jax.lax.scan(back, start, entered, reverse=True)
-    misfit_sum, mean_sum, var_sum, misfit_power_sum, power_sum = sums
-    through_square = 2 * matrices.recurrent * var_sum
+    start = 2 * difference, weight * jnp.ones_like(var)
+    _, (through_mean, through_var, by_shrinkage) = jax.lax.scan(back, start, entered, reverse=True)
+
+    def over_layers(through: Array, received: Array) -> Array:
+        """Sum of outer products over layers and pairs: one product of matrices, not one a layer."""
+        return through.reshape(-1, through.shape[-1]).T @ received.reshape(-1, received.shape[-1])
+
+    through_square = 2 * matrices.recurrent * over_layers(through_var, entered.var)
+    by_encoder = over_layers(through_mean, entered.misfit) - through_square @ design_matrix.T
+    by_residual = over_layers(through_mean, entered.mean) + through_square
     gradient = AnchoredWeights(
-        Gaussian(misfit_sum - through_square @ design_matrix.T, misfit_power_sum),
-        Gaussian(mean_sum + through_square, power_sum),
+        Gaussian(by_encoder, over_layers(through_var, entered.misfit_power)),
+        Gaussian(by_residual, over_layers(through_var, entered.power)),
     )
     error = jnp.sum(weight * ((mean - codes) ** 2 + var))
     return error, mean, AnchoredGradient(gradient, by_shrinkage)

@@ -1,8 +1,6 @@
 """Variational inference on the anchored network, from the linear minimum mean square error estimator."""
 
-from collections import deque
-from collections.abc import Iterator
-from copy import copy
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -75,73 +73,68 @@ class VariationalLearner:
     def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Iterator[Pass]:
         """Ascend in mini-batches, keep the pass that held-out pairs like best, and calibrate on them.
 
-        Where those are few, more networks are trained, each with others held out, to calibrate this one by them all.
+        Where those are few, several networks ascend side by side, each with others held out, all are judged and
+        calibrated together, and one more learns from all pairs for as many passes as were best.
         """
         order = random.permutation(len(B))
         n_held_out, n_folds = _held_out_and_folds(len(B), self.validation_fraction)
-        networks = [self, *(copy(self) for _ in range(n_folds - 1))]
-        judged = []
-        for fold, network in enumerate(networks):
-            others = slice(fold * n_held_out, (fold + 1) * n_held_out)
-            chosen = np.delete(order, others)
-            training = Y[chosen], B[chosen]
-            held_out = (Y[order[others]], B[order[others]]) if n_held_out else training
-            passes = network._ascend(training, held_out, random, max_iter, tol)
-            if network is self:
-                yield from passes
-                fitted = output_gain(self._moments(training[0])[2], training[1])
-            else:
-                deque(passes, maxlen=0)
-            judged.append((*network._moments(held_out[0]), held_out[1]))
+        folds = [np.arange(fold * n_held_out, (fold + 1) * n_held_out) for fold in range(n_folds)]
+        held_out = [order[fold] if n_held_out else order for fold in folds]
+        chosen = [np.delete(order, fold) for fold in folds]
+        # Of one shape for all networks, so that they are compiled once.
+        most = len(B) if n_folds > 1 else len(chosen[0])
+        ascents = [self._ascent(Y, B, most, *rows) for rows in zip(chosen, held_out, strict=True)]
+        best_pass = yield from _ascend_together(ascents, random, max_iter, tol)
+        judged = [
+            (*_moments(ascent.kept, ascent.design_matrix, Y[rows]), B[rows])
+            for ascent, rows in zip(ascents, held_out, strict=True)
+        ]
+        final, learned_from = ascents[0], chosen[0]
+        if n_folds > 1:
+            learned_from = order
+            start = np.median([ascent.start for ascent in ascents], axis=0)
+            final = self._ascent(Y, B, most, order, held_out[0], start)
+            for n_pass in range(best_pass):
+                final.advance(n_pass, random, max_iter)
+            final.keep()
+        self.scaled_matrix = final.design_matrix
+        self.parameters = jax.tree.map(np.asarray, final.kept)
+        self.noise_var = float(final.state.noise_var)
+        fitted = output_gain(self._moments(Y[learned_from])[2], B[learned_from])
         c_mean, c_var, mean, codes = map(np.concatenate, zip(*judged, strict=True))
         self.gain = min(fitted, output_gain(mean, codes))
         self.calibration = fit_calibration(c_mean, c_var, self.gain * mean, codes)
 
-    def _ascend(
-        self,
-        training: tuple[Numbers, Numbers],
-        held_out: tuple[Numbers, Numbers],
-        random: np.random.Generator,
-        max_iter: int,
-        tol: float,
-    ) -> Iterator[Pass]:
-        """Learn from some pairs, and keep the pass that others like best."""
-        dtype, n_pairs = training[1].dtype, len(training[1])
-        noise_var = None
+    def _ascent(
+        self, Y: Numbers, B: Numbers, most: int, chosen: Numbers, held_out: Numbers, start: Numbers | None = None
+    ) -> "_Ascent":
+        """The start of learning from chosen pairs, at the pace and threshold given, or those that others like best.
+
+        There are as many batches as if ``most`` pairs were chosen.
+        """
+        training = Y[chosen], B[chosen]
+        dtype, noise_var = B.dtype, None
         if self.given_matrix is not None:
-            self.scaled_matrix = self.given_matrix * dtype.type(self.units.code / self.units.observation)
+            design_matrix = self.given_matrix * dtype.type(self.units.code / self.units.observation)
         else:
-            self.scaled_matrix, noise_var = estimate_design_matrix_and_noise(*training)
-        encoder, trials = linear_mmse_trials(self.scaled_matrix, *training, noise_var)
+            design_matrix, noise_var = estimate_design_matrix_and_noise(*training)
+        encoder, trials = linear_mmse_trials(design_matrix, *training, noise_var)
         if self.given_matrix is None:
             # All training pairs have helped to estimate it: none can judge by it.
-            trials = [Trial(encoder, *held_out)]
-        shrinkages = _SHRINKAGES if self.start_shrinkage is None else [self.start_shrinkage]
-        pace, threshold = pace_and_shrinkage(self.scaled_matrix, trials, self.n_layers, shrinkages)
+            trials = [Trial(encoder, Y[held_out], B[held_out])]
+        if start is None:
+            shrinkages = _SHRINKAGES if self.start_shrinkage is None else [self.start_shrinkage]
+            start = pace_and_shrinkage(design_matrix, trials, self.n_layers, shrinkages)
+        pace, threshold = start
         state, problem = variational.init(
-            self.scaled_matrix,
+            design_matrix,
             (pace * encoder).astype(dtype),
             np.full(self.n_layers, threshold, dtype),
-            training,
-            held_out,
+            (Y, B),
+            (Y[held_out], B[held_out]),
             learn_shrinkage=self.start_shrinkage is None,
         )
-        size = int(np.clip(n_pairs // _BATCHES, 1, _LARGEST_BATCH))
-        n_batches = -(-n_pairs // size)
-        included = (np.arange(n_batches * size) < n_pairs).reshape(n_batches, size).astype(dtype)
-        best = [float(state.best_error)]
-        for n_pass in range(max_iter):
-            rows = np.resize(random.permutation(n_pairs), (n_batches, size))
-            rates = variational.schedule(n_pass, n_batches, max_iter).astype(dtype)
-            state, info = variational.step(state, problem, rows, included, rates)
-            state, judgement = variational.judge(state, problem)
-            best.append(float(state.best_error))
-            yield self._row(state, info, judgement, n_pairs, n_batches)
-            stale = len(best) > _PATIENCE and best[-1] >= (1 - tol) * best[-1 - _PATIENCE]
-            if tol > 0 and stale:
-                break
-        self.parameters = jax.tree.map(np.asarray, state.best)
-        self.noise_var = float(state.noise_var)
+        return _Ascent(design_matrix, (pace, threshold), chosen, most, self.units.code, state, problem)
 
     def output(self, Y: Numbers, include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
@@ -199,40 +192,104 @@ class VariationalLearner:
         counts = {"clipped": int(info.clipped), "rejected": int(info.rejected)}
         return Pass(values, counts, {"rejected": len(B) * (encoder.size + residual.size)})
 
-    def _row(
+    def _moments(self, Y: Numbers) -> Any:
+        """Mean and variance before the last threshold, and the mean after it."""
+        return _moments(self.parameters, self.scaled_matrix, Y)
+
+    def _belief(self) -> AnchoredWeights:
+        return _belief(self.parameters)
+
+
+class _Ascent:
+    """One network on its way: where it is, what it has been given, and the parameters to keep."""
+
+    def __init__(
         self,
+        design_matrix: Numbers,
+        start: tuple[float, float],
+        chosen: Numbers,
+        most: int,
+        code_unit: float,
         state: variational.State,
-        info: variational.Info,
-        judgement: variational.Judgement,
-        n_pairs: int,
-        n_batches: int,
-    ) -> Pass:
-        learned = jax.tree.map(np.asarray, state.parameters)
+        problem: variational.Problem,
+    ) -> None:
+        self.design_matrix = design_matrix
+        self.start = start
+        self.state = state
+        self.error = float(state.best_error)
+        self._chosen = chosen
+        self._batch_size = int(np.clip(most // _BATCHES, 1, _LARGEST_BATCH))
+        self._n_batches = -(-most // self._batch_size)
+        self._code_unit = code_unit
+        self._problem = problem
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep the parameters as they are now."""
+        self.kept = self.state.parameters
+
+    def advance(self, n_pass: int, random: np.random.Generator, max_iter: int) -> Pass:
+        """Make a pass over the pairs, and be judged."""
+        n_pairs, shape, dtype = len(self._chosen), (self._n_batches, self._batch_size), self._problem.codes.dtype
+        included = (np.arange(np.prod(shape)) < n_pairs).reshape(shape).astype(dtype)
+        rows = np.resize(random.permutation(self._chosen), shape)
+        rates = variational.schedule(n_pass, self._n_batches, max_iter).astype(dtype)
+        state, info = variational.step(self.state, self._problem, rows, included, rates)
+        self.state, judgement = variational.judge(state, self._problem)
+        self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
+        learned = jax.tree.map(np.asarray, self.state.parameters)
         values: dict[str, float | np.ndarray] = {
             "n_pairs": n_pairs,
             "objective": float(info.objective),
-            "training_error": float(info.error) * self.units.code**2,
-            "held_out_error": float(judgement.error) * self.units.code**2,
+            "training_error": float(info.error) * self._code_unit**2,
+            "held_out_error": float(judgement.error) * self._code_unit**2,
             "training_nmse": float(info.nmse),
             "held_out_nmse": float(judgement.nmse),
             "encoder_var": float(np.mean(np.exp(learned.encoder_log_var))),
             "residual_var": float(np.mean(np.exp(learned.residual_log_var))),
-            "noise_std": float(np.sqrt(state.noise_var)) * self.units.code,
-            "shrinkage": np.exp(learned.log_shrinkage) * self.units.code,
+            "noise_std": float(np.sqrt(self.state.noise_var)) * self._code_unit,
+            "shrinkage": np.exp(learned.log_shrinkage) * self._code_unit,
         }
         counts = {"skipped": int(info.skipped), "restored": int(judgement.restored)}
-        return Pass(values, counts, {"skipped": n_batches})
+        return Pass(values, counts, {"skipped": self._n_batches})
 
-    def _moments(self, Y: Numbers) -> Any:
-        """Mean and variance before the last threshold, and the mean after it."""
-        belief, shrinkage = self._belief(), self.shrinkage
-        return in_blocks(lambda rows: _anchored_moments(belief, self.scaled_matrix, rows, shrinkage), Y)
 
-    def _belief(self) -> AnchoredWeights:
-        learned = self.parameters
-        encoder_var: Numbers = np.exp(learned.encoder_log_var)
-        residual_var: Numbers = np.exp(learned.residual_log_var)
-        return AnchoredWeights(Gaussian(learned.encoder, encoder_var), Gaussian(learned.residual, residual_var))
+def _ascend_together(
+    ascents: Sequence[_Ascent], random: np.random.Generator, max_iter: int, tol: float
+) -> Generator[Pass, None, int]:
+    """Ascend side by side, keep the parameters of the pass that is best for all together, and return its number."""
+    errors = [sum(ascent.error for ascent in ascents)]
+    best = list(errors)
+    for n_pass in range(max_iter):
+        passes = [ascent.advance(n_pass, random, max_iter) for ascent in ascents]
+        errors.append(sum(ascent.error for ascent in ascents))
+        if errors[-1] < best[-1]:
+            for ascent in ascents:
+                ascent.keep()
+        best.append(min(best[-1], errors[-1]))
+        yield _mean_pass(passes)
+        if tol > 0 and len(best) > _PATIENCE and best[-1] >= (1 - tol) * best[-1 - _PATIENCE]:
+            break
+    return int(np.argmin(errors))
+
+
+def _mean_pass(passes: Sequence[Pass]) -> Pass:
+    """What several networks did in a pass: values on average, counts in all."""
+    values = {name: sum(each.values[name] for each in passes) / len(passes) for name in passes[0].values}
+    counts = {name: sum(each.counts[name] for each in passes) for name in passes[0].counts}
+    return Pass(values, counts, {name: sum(each.attempts[name] for each in passes) for name in passes[0].attempts})
+
+
+def _belief(parameters: variational.Parameters) -> AnchoredWeights:
+    encoder_var: Numbers = np.exp(parameters.encoder_log_var)
+    residual_var: Numbers = np.exp(parameters.residual_log_var)
+    return AnchoredWeights(Gaussian(parameters.encoder, encoder_var), Gaussian(parameters.residual, residual_var))
+
+
+def _moments(parameters: variational.Parameters, design_matrix: Numbers, Y: Numbers) -> Any:
+    """Mean and variance before the last threshold, and the mean after it."""
+    belief, shrinkage = _belief(parameters), np.exp(parameters.log_shrinkage)
+    return in_blocks(lambda rows: _anchored_moments(belief, design_matrix, rows, shrinkage), Y)
 
 
 def _held_out_and_folds(n_pairs: int, fraction: float) -> tuple[int, int]:

@@ -73,9 +73,9 @@ class BayesLISTA(BaseSparseCoder):
         ten passes, or for "adf" the running NMSE in five. 0 makes all passes.
     validation_fraction : float, default=0.1
         The fraction of the pairs that is held out, one pair at least, to choose the best pass and to calibrate. Where
-        that is fewer than 20, up to four more networks are trained with other pairs held out, to calibrate on all of
-        these. With 0, or a single pair, the training pairs themselves do it, which makes predictions too sure. "adf"
-        holds nothing out.
+        that is fewer than 20, up to five networks learn side by side with different pairs held out, to do so together,
+        and one more learns from all pairs for as many passes as were best. With 0, or a single pair, the training pairs
+        themselves do it, which makes predictions too sure. "adf" holds nothing out.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.
@@ -87,7 +87,7 @@ class BayesLISTA(BaseSparseCoder):
     Attributes
     ----------
     design_matrix_ : ndarray of shape (n_observed, n_components)
-        The design matrix in use: the one given, or the one estimated from the pairs that were not held out.
+        The design matrix in use: the one given, or the one estimated from the pairs that the network learned from.
     encoder_, encoder_std_ : ndarray of shape (n_components, n_observed)
         Mean and standard deviation of ``W``.
     recurrent_, recurrent_std_ : ndarray of shape (n_components, n_components)
@@ -102,7 +102,8 @@ class BayesLISTA(BaseSparseCoder):
         ``"n_pairs"``, the ``"objective"`` per pair (for "adf" the log evidence), the ``"training_nmse"`` of pairs just
         before they were learned from, mean variances of the weights, ``"noise_std"`` and the counts of `diagnostics_`;
         variational inference adds the ``"held_out_nmse"``, both mean squared errors (``"training_error"``,
-        ``"held_out_error"``) and the ``"shrinkage"`` of each layer. NaN where an entry has none.
+        ``"held_out_error"``) and the ``"shrinkage"`` of each layer. NaN where an entry has none. Means over the
+        networks where several learn side by side.
     diagnostics_ : dict of str to int
         Sums over all passes of what went wrong. Variational inference: mini-batches ``"skipped"`` because their
         gradient was not finite, and times the best weights were ``"restored"`` after the held-out error grew.

@@ -9,7 +9,8 @@ where the expectation is the expected squared error that moments give in closed 
 :math:`W \sim N(W_0, (4/L)^2 z)` about the start, with z the typical square of an entry in its row and column, and
 :math:`R \sim N(0, (0.8/L)^2/D)`; the temperature is :math:`T = 3`, and ν follows the error itself as a running mean.
 The ascent is Adam's with an epsilon relative to the matrix it scales, rates that bound how far a step moves
-:math:`W X` and R in spectral norm, a warm-up over the first pass and a cosine decay.
+:math:`W X` and R in spectral norm (R by N/D of that with fewer pairs than coefficients), a warm-up over the first pass
+and a cosine decay.
 """
 
 from typing import Any, NamedTuple
@@ -203,7 +204,8 @@ def init(
     )
     rates = (
         step_size / (norm * np.sqrt(d * k)),
-        step_size / d,
+        # Slower where there are fewer pairs than coefficients: R would know them by heart.
+        step_size / d * min(1.0, len(training[1]) / d),
         _LOG_VAR_RATE,
         _LOG_VAR_RATE,
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
@@ -309,7 +311,7 @@ def _ascend(
 def step(
     state: State, problem: Problem, rows: Int[Array, "b s"], included: Float[Array, "b s"], rates: Float[Array, " b"]
 ) -> tuple[State, Info]:
-    """One pass over the pairs in mini-batches; a batch whose gradient is not finite is skipped and counted.
+    """One pass over pairs in mini-batches; a batch whose gradient is not finite is skipped and counted.
 
     Parameters
     ----------
@@ -320,7 +322,7 @@ def step(
     rows : array of shape (b, s)
         The pairs of each of the b batches.
     included : array of shape (b, s)
-        1, or 0 where a row only fills a batch up.
+        1, or 0 where a row only fills a batch up; a batch of nothing else changes nothing.
     rates : array of shape (b,)
         What to multiply the rates by in each batch: :func:`schedule`.
 
@@ -343,7 +345,7 @@ def step(
     >>> bool(after.best_error < state.best_error)
     True
     """
-    n_pairs, d = problem.codes.shape
+    n_pairs, d = jnp.sum(included), problem.codes.shape[1]
     strength = _TEMPERATURE / n_pairs
 
     def batch(state: State, chosen: tuple[Array, Array, Array]) -> tuple[State, tuple[Array, ...]]:
@@ -351,7 +353,7 @@ def step(
         parameters = state.parameters
         shrinkage = jnp.exp(parameters.log_shrinkage)
         belief = posterior(parameters)
-        n = jnp.sum(included)
+        n = jnp.maximum(jnp.sum(included), 1)
         error, predicted, ((encoder, residual), by_shrinkage) = expected_error_and_gradient(
             belief, problem.design_matrix, problem.observations[rows], problem.codes[rows], shrinkage, included
         )
@@ -379,7 +381,8 @@ def step(
             n_steps=state.n_steps + 1,
             noise_var=jnp.maximum(noise_var, smallest),
         )
-        after = jax.tree.map(lambda new, old: jnp.where(usable, new, old), after, state)
+        used = usable & jnp.any(included > 0)
+        after = jax.tree.map(lambda new, old: jnp.where(used, new, old), after, state)
         ratios, informative = relative_errors(predicted, problem.codes[rows])
         told = error, included @ ratios, included @ informative.astype(ratios.dtype)
         return after, (*(jnp.where(usable, value, 0) for value in told), ~usable)
