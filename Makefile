@@ -29,8 +29,8 @@ types: $(READY)  ## static types
 	$(BIN)/mypy
 
 unit: $(READY)  ## tests with branch coverage
-	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 \
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
+	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_cpu_parallel_codegen_split_count=1 intra_op_parallelism_threads=1" \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term
 
 bench: $(READY)  ## the hand-derived gradient against automatic differentiation
 	$(BIN)/python benchmarks/adf_pass.py

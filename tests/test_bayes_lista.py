@@ -469,8 +469,9 @@ def test_bad_parameters_are_refused_by_name(data, parameters, message, method):
         getattr(BayesLISTA(**parameters), method)(data.Y_train, data.B_train)
 
 
-@pytest.mark.parametrize(("n_layers", "passes", "target"), [(4, 150, 0.64), (10, 100, 0.61)])
-def test_no_worse_than_the_published_code_at_the_same_number_of_passes(shared, n_layers, passes, target):
+# What the published code reaches in 150 and in 100 passes.
+@pytest.mark.parametrize(("n_layers", "passes", "target"), [(4, 30, 0.64), (10, 15, 0.61)])
+def test_no_worse_than_the_published_code_in_a_fifth_of_its_passes(shared, n_layers, passes, target):
     with np.load(shared / "reference" / "published_code_synthetic.npz") as file:
         X, Y_train, B_train, Y_test, B_test = (
             file[key] for key in ("X", "y_train", "beta_train", "y_test", "beta_test")
