@@ -9,8 +9,8 @@ where the expectation is the expected squared error that moments give in closed 
 :math:`W \sim N(W_0, (4/L)^2 z)` about the start, with z the typical square of an entry in its row and column, and
 :math:`R \sim N(0, (0.8/L)^2/D)`; the temperature is :math:`T = 3`, and ν follows the error itself as a running mean.
 The ascent is Adam's with an epsilon relative to the matrix it scales, rates that bound how far a step moves
-:math:`W X` and R in spectral norm (R by N/D of that with fewer pairs than coefficients), a warm-up over the first pass
-and a cosine decay.
+:math:`W X` and R in spectral norm (R by :math:`\sqrt{N/D}` of that with fewer pairs than coefficients), a warm-up over
+the first pass and a cosine decay.
 """
 
 from typing import Any, NamedTuple
@@ -205,7 +205,7 @@ def init(
     rates = (
         step_size / (norm * np.sqrt(d * k)),
         # Slower where there are fewer pairs than coefficients: R would know them by heart.
-        step_size / d * min(1.0, len(training[1]) / d),
+        step_size / d * min(1.0, np.sqrt(len(training[1]) / d)),
         _LOG_VAR_RATE,
         _LOG_VAR_RATE,
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
