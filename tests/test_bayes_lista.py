@@ -353,6 +353,17 @@ def test_the_published_recipe_is_an_ordinary_bayes_lista():
     assert (parameters["tol"], parameters["learn_noise"], parameters["max_iter"]) == (0, False, 3)
 
 
+def test_where_the_printed_prior_diverges_it_is_scaled(data):
+    def predictions(n_layers, **parameters):
+        model = BayesLISTA.published(n_layers, design_matrix=data.design_matrix, max_iter=1, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NumericalWarning)
+            return model.set_params(**parameters).fit(data.Y_train, data.B_train).predict(data.Y_test)
+
+    np.testing.assert_array_equal(predictions(20), predictions(20, prior="scaled"))
+    assert not np.array_equal(predictions(2), predictions(2, prior="scaled"))
+
+
 def test_pickled_and_cloned_models_predict_alike(data, model):
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict(data.Y_test), model.predict(data.Y_test))
@@ -421,8 +432,8 @@ def test_degenerate_pairs_train_and_predict_finite_numbers(case, parameters):
 
 
 def test_trouble_is_counted_and_told_once(data):
-    deep = BayesLISTA(
-        20,
+    model = BayesLISTA(
+        3,
         design_matrix=data.design_matrix,
         inference="adf",
         prior="printed",
@@ -431,11 +442,11 @@ def test_trouble_is_counted_and_told_once(data):
         random_state=0,
     )
     with pytest.warns(NumericalWarning, match="saturated") as caught:
-        deep.fit(1e6 * data.Y_train[:50], 1e6 * data.B_train[:50])
+        model.fit(1e6 * data.Y_train[:50], 1e6 * data.B_train[:50])
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    assert deep.diagnostics_["saturated"] == deep.history_["saturated"].sum() > 0
-    assert np.isfinite(deep.predict(data.Y_test)).all()
+    assert model.diagnostics_["saturated"] == model.history_["saturated"].sum() > 0
+    assert np.isfinite(model.predict(data.Y_test)).all()
 
 
 def test_progress_is_shown_on_request(data, capsys):

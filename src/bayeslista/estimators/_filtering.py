@@ -27,6 +27,16 @@ def _free_slab(weights: Weights, rows: Numbers, shrinkage: Numbers) -> tuple[Num
     return network_slab(propagate(weights, rows, shrinkage), shrinkage[-1])
 
 
+def _printed_prior_diverges(Y: Numbers, active: Numbers, n_layers: int, n_components: int) -> bool:
+    """Whether the spread that the printed prior gives the output is beyond all digits that codes have.
+
+    It begins at 1.2 ‖y‖² and grows by a factor of 1.2 D with every further layer.
+    """
+    power = np.log(Y.shape[1]) + 2 * np.log(root_mean_square(Y))
+    spread = np.log(_PRINTED_VARIANCE) + power + (n_layers - 1) * np.log(_PRINTED_VARIANCE * n_components)
+    return bool(spread > 2 * np.log(root_mean_square(active)) - np.log(np.finfo(active.dtype).eps))
+
+
 @dataclass
 class FilteringLearner:
     """Assumed density filtering, with expectation propagation for the priors: the paper's inference."""
@@ -52,7 +62,7 @@ class FilteringLearner:
     ) -> Self:
         """The belief before any data, at ISTA's weights; without a threshold, the paper's."""
         active = B[B != 0]
-        scaled = prior == "scaled"
+        scaled = prior == "scaled" or _printed_prior_diverges(Y, active, n_layers, B.shape[1])
         units = Units(root_mean_square(Y), root_mean_square(active)) if scaled else Units(1.0, 1.0)
         start = ista_weights(design_matrix * B.dtype.type(units.code / units.observation))
         encoder_var = recurrent_var = _PRINTED_VARIANCE

@@ -57,8 +57,9 @@ class BayesLISTA(BaseSparseCoder):
         For "adf". "scaled" centres the priors at ISTA's weights, with variances :math:`1/(L D)` for ``S`` and
         :math:`E\beta_d^2 / (L\,E\|y\|^2)` for ``W``, so that a prediction's variance stays bounded however deep or
         wide the network is, and measures codes in units of the root mean square of their nonzero entries. "printed" is
-        the paper's: zero mean, variance 1.2, data as they are. In deep or wide networks the printed prior lets the
-        variance grow by a factor of about D in every layer, and in single precision overflow: use it to reproduce.
+        the paper's: zero mean, variance 1.2, data as they are. It lets the variance grow by a factor of about D in
+        every layer; where that is beyond all digits that codes have (in double precision from about eight layers of 100
+        coefficients on) learning from it would be learning from round-off, and "scaled" takes its place.
     evidence : {"spike_slab", "gaussian"}, default="spike_slab"
         For "adf": what scores a pair, the paper's mixture of a Student's t spike and a Gaussian slab, or a Gaussian
         with the same mean and variance.
@@ -192,7 +193,8 @@ class BayesLISTA(BaseSparseCoder):
     ) -> Self:
         """BayesLISTA as the paper has it: assumed density filtering, ``W`` and ``S`` free, priors as printed.
 
-        It starts at ISTA with the threshold held, the noise held at Gam(6, 6), and makes all passes.
+        It starts at ISTA with the threshold held, the noise held at Gam(6, 6), and makes all passes. Where the printed
+        priors diverge, in deep or wide networks, they are scaled: see `prior`.
 
         Parameters
         ----------
