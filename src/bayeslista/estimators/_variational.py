@@ -73,8 +73,9 @@ class VariationalLearner:
     def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Iterator[Pass]:
         """Ascend in mini-batches, keep the pass that held-out pairs like best, and calibrate on them.
 
-        Where those are few, several networks ascend side by side, each with others held out, all are judged and
-        calibrated together, and one more learns from all pairs for as many passes as were best.
+        Where those are few, several networks ascend side by side, each with others held out, and all are judged and
+        calibrated together. One more then learns from all pairs for as many passes as were best at most; where the
+        matrix is estimated, the first is taken, lest there be nobody who can judge the estimate.
         """
         order = random.permutation(len(B))
         n_held_out, n_folds = _held_out_and_folds(len(B), self.validation_fraction)
@@ -85,18 +86,27 @@ class VariationalLearner:
         most = len(B) if n_folds > 1 else len(chosen[0])
         ascents = [self._ascent(Y, B, most, *rows) for rows in zip(chosen, held_out, strict=True)]
         best_pass = yield from _ascend_together(ascents, random, max_iter, tol)
+        if n_folds > 1 and not _improved(ascents, Y, B, held_out):
+            best_pass = 0
+            for ascent in ascents:
+                ascent.kept = ascent.first
         judged = [
             (*_moments(ascent.kept, ascent.design_matrix, Y[rows]), B[rows])
             for ascent, rows in zip(ascents, held_out, strict=True)
         ]
         final, learned_from = ascents[0], chosen[0]
-        if n_folds > 1:
+        if n_folds > 1 and self.given_matrix is not None:
             learned_from = order
             start = np.median([ascent.start for ascent in ascents], axis=0)
             final = self._ascent(Y, B, most, order, held_out[0], start)
+            # Nobody is left to judge it but the pairs it learns from: they can tell a pass that went astray.
+            least = _squared_errors(final.first, final.design_matrix, Y, B).mean()
             for n_pass in range(best_pass):
                 final.advance(n_pass, random, max_iter)
-            final.keep()
+                error = _squared_errors(final.state.parameters, final.design_matrix, Y, B).mean()
+                if error < least:
+                    least = error
+                    final.keep()
         self.scaled_matrix = final.design_matrix
         self.parameters = jax.tree.map(np.asarray, final.kept)
         self.noise_var = float(final.state.noise_var)
@@ -217,12 +227,12 @@ class _Ascent:
         self.start = start
         self.state = state
         self.error = float(state.best_error)
+        self.first = self.kept = state.parameters
         self._chosen = chosen
         self._batch_size = int(np.clip(most // _BATCHES, 1, _LARGEST_BATCH))
         self._n_batches = -(-most // self._batch_size)
         self._code_unit = code_unit
         self._problem = problem
-        self.keep()
 
     def keep(self) -> None:
         """Keep the parameters as they are now."""
@@ -290,6 +300,22 @@ def _moments(parameters: variational.Parameters, design_matrix: Numbers, Y: Numb
     """Mean and variance before the last threshold, and the mean after it."""
     belief, shrinkage = _belief(parameters), np.exp(parameters.log_shrinkage)
     return in_blocks(lambda rows: _anchored_moments(belief, design_matrix, rows, shrinkage), Y)
+
+
+def _squared_errors(parameters: variational.Parameters, design_matrix: Numbers, Y: Numbers, B: Numbers) -> Numbers:
+    """Of what a network predicts, one a pair."""
+    return np.sum((_moments(parameters, design_matrix, Y)[2] - B) ** 2, axis=1)
+
+
+def _improved(ascents: Sequence[_Ascent], Y: Numbers, B: Numbers, held_out: Sequence[Numbers]) -> bool:
+    """Whether held-out pairs prefer what is kept to the start by more than one standard error: few can be wrong."""
+    fell = [
+        _squared_errors(ascent.first, ascent.design_matrix, Y[rows], B[rows])
+        - _squared_errors(ascent.kept, ascent.design_matrix, Y[rows], B[rows])
+        for ascent, rows in zip(ascents, held_out, strict=True)
+    ]
+    by_pair = np.concatenate(fell)
+    return bool(by_pair.mean() > by_pair.std() / np.sqrt(len(by_pair)))
 
 
 def _held_out_and_folds(n_pairs: int, fraction: float) -> tuple[int, int]:
