@@ -97,3 +97,11 @@ def test_uncertainty_of_the_encoder_matches_monte_carlo():
     centred = (entering - entering.mean(axis=0)) ** 2
     assert np.all(np.abs(entering.mean(axis=0) - result.mean[0]) < 5 * entering.std(axis=0) / np.sqrt(n))
     assert np.all(np.abs(centred.mean(axis=0) - result.var[0]) < 5 * centred.std(axis=0) / np.sqrt(n))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_outgrows_the_precision_stays_finite(dtype):
+    weights, X, Y, _, _ = jax.tree.map(lambda part: jnp.asarray(part, dtype), _problem(2))
+    huge = float(np.finfo(dtype).max) ** 0.25
+    propagated = propagate_anchored(weights, 1e3 * X, huge * Y, jnp.full(30, 0.1, dtype))
+    assert all(bool(jnp.isfinite(part).all()) for part in jax.tree.leaves(propagated))

@@ -135,8 +135,12 @@ def test_the_prior_of_an_entry_follows_the_units_of_its_row_and_column():
     _, problem = variational.init(np.ones((K, D)), encoder, np.full(2, 0.1), pairs, pairs, True)
     relative = np.asarray(problem.prior_encoder_var) * units[:, None] ** 2
     assert relative.max() / relative.min() < 500  # squared units span 10⁴
-    _, silent = variational.init(np.ones((K, D)), 0 * encoder, np.full(2, 0.1), pairs, pairs, True)
-    assert np.isfinite(silent.prior_encoder_var).all()
+    # Without any, those of the inverse of the design matrix.
+    silent = [
+        variational.init(unit * np.ones((K, D)), 0 * encoder, np.full(2, 0.1), pairs, pairs, True)[1]
+        for unit in (1.0, 100.0)
+    ]
+    np.testing.assert_allclose(silent[1].prior_encoder_var, 1e-4 * np.asarray(silent[0].prior_encoder_var))
 
 
 def test_a_start_that_is_not_finite_is_left_behind():

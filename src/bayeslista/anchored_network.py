@@ -107,10 +107,13 @@ def _enter(
     misfit = observations - mean @ design_matrix.T
     misfit_power = misfit * misfit + var @ matrices.squared_design.T
     power = mean * mean + var
-    entering = Gaussian(
-        mean + misfit @ weights.encoder.mean.T + mean @ weights.residual.mean.T,
-        var @ matrices.squared_recurrent.T + power @ weights.residual.var.T + misfit_power @ weights.encoder.var.T,
+    entering_mean = mean + misfit @ weights.encoder.mean.T + mean @ weights.residual.mean.T
+    entering_var = (
+        var @ matrices.squared_recurrent.T + power @ weights.residual.var.T + misfit_power @ weights.encoder.var.T
     )
+    # Where numbers outgrow what can be squared in this precision, they stay there: no infinity, no NaN.
+    largest = float(jnp.finfo(mean.dtype).max) ** 0.25
+    entering = Gaussian(jnp.clip(entering_mean, -largest, largest), jnp.minimum(entering_var, largest))
     return entering, misfit, misfit_power, power
 
 

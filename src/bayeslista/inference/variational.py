@@ -9,7 +9,7 @@ where the expectation is the expected squared error that moments give in closed 
 :math:`W \sim N(W_0, (4/L)^2 z)` about the start, with z the typical square of an entry in its row and column, and
 :math:`R \sim N(0, (0.8/L)^2/D)`; the temperature is :math:`T = 3`, and ν follows the error itself as a running mean.
 The ascent is Adam's with an epsilon relative to the matrix it scales, rates that bound how far a step moves
-:math:`W X` and R in spectral norm (R by :math:`\sqrt{N/D}` of that with fewer pairs than coefficients), a warm-up over
+:math:`W X` and R in spectral norm (R by :math:`(N/D)^{1/4}` of that with fewer pairs than coefficients), a warm-up over
 the first pass and a cosine decay.
 """
 
@@ -190,8 +190,8 @@ def init(
     """
     dtype = design_matrix.dtype
     (d, k), n_layers = encoder.shape, len(shrinkage)
-    size = _entry_sizes(encoder)
     norm = float(np.linalg.norm(design_matrix, 2)) or 1.0
+    size = _entry_sizes(encoder, 1 / norm)
     with np.errstate(divide="ignore"):
         log_shrinkage = np.maximum(np.log(shrinkage), np.log(np.finfo(dtype).tiny))
     step_size = min(_MEAN_RATE[0], _MEAN_RATE[1] / n_layers**1.5)
@@ -205,7 +205,7 @@ def init(
     rates = (
         step_size / (norm * np.sqrt(d * k)),
         # Slower where there are fewer pairs than coefficients: R would know them by heart.
-        step_size / d * min(1.0, np.sqrt(len(training[1]) / d)),
+        step_size / d * min(1.0, (len(training[1]) / d) ** 0.25),
         _LOG_VAR_RATE,
         _LOG_VAR_RATE,
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
@@ -227,12 +227,12 @@ def init(
     return state._replace(noise_var=noise_var, rate=one), problem
 
 
-def _entry_sizes(encoder: Float[np.ndarray, "D K"]) -> Float[np.ndarray, "D K"]:
+def _entry_sizes(encoder: Float[np.ndarray, "D K"], otherwise: float) -> Float[np.ndarray, "D K"]:
     """Typical size of every entry, the product of those of its row and its column: their units may differ."""
     power = np.square(encoder, dtype=np.float64)
     overall = float(power.mean())
     if overall == 0:
-        return np.ones_like(power)
+        return np.full_like(power, otherwise)
     rows, columns = (np.maximum(power.mean(axis=axis, keepdims=True), 1e-8 * overall) for axis in (1, 0))
     return np.sqrt(rows * columns / overall)
 
