@@ -321,6 +321,15 @@ def test_few_pairs_all_teach_the_network_that_is_kept(data):
         assert not np.allclose(model.fit(Y, changed).encoder_, encoder), row
 
 
+def test_few_pairs_that_teach_nothing_leave_the_start(data):
+    Y = np.random.default_rng(0).normal(size=(40, K))
+    one, more = (
+        BayesLISTA(2, design_matrix=data.design_matrix, max_iter=passes, random_state=0).fit(Y, data.B_train[:40])
+        for passes in (1, 4)
+    )
+    np.testing.assert_array_equal(one.encoder_, more.encoder_)
+
+
 def test_where_noise_drowns_the_codes_predictions_are_no_worse_than_nothing():
     pairs = make_sparse_codes(60, 2000, 1, 1, prob_active=1.0, noise_std=2.0, random_state=1)
     model = BayesLISTA(5, design_matrix=pairs.design_matrix, max_iter=5, random_state=0)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayeslista.moments import SoftThresholdGradients, soft_threshold_moments, soft_threshold_moments_and_gradients
-from bayeslista.network import Gaussian
+from bayeslista.network import Gaussian, largest_moment
 
 
 class AnchoredWeights(NamedTuple):
@@ -112,7 +112,7 @@ def _enter(
         var @ matrices.squared_recurrent.T + power @ weights.residual.var.T + misfit_power @ weights.encoder.var.T
     )
     # Where numbers outgrow what can be squared in this precision, they stay there: no infinity, no NaN.
-    largest = float(jnp.finfo(mean.dtype).max) ** 0.25
+    largest = largest_moment(mean)
     entering = Gaussian(jnp.clip(entering_mean, -largest, largest), jnp.minimum(entering_var, largest))
     return entering, misfit, misfit_power, power
 

@@ -78,13 +78,31 @@ class _Layer(NamedTuple):
     slopes: SoftThresholdGradients
 
 
-def _largest_var(var: Array) -> float:
-    """The fourth root of the largest number, as the evidence squares a variance and sums many of them."""
-    return float(jnp.finfo(var.dtype).max) ** 0.25
+def largest_moment(like: Array) -> float:
+    """Where means and variances are held: the fourth root of the largest number, as they are squared and summed.
+
+    Parameters
+    ----------
+    like : array
+        Of the floating type in question.
+
+    Returns
+    -------
+    float
+        The bound.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.network import largest_moment
+    >>> largest_moment(jnp.zeros(1)) > 1e9
+    True
+    """
+    return float(jnp.finfo(like.dtype).max) ** 0.25
 
 
 def _bounded(var: Array) -> Array:
-    return jnp.minimum(var, _largest_var(var))
+    return jnp.minimum(var, largest_moment(var))
 
 
 def _threshold(mean: Array, var: Array, shrinkage: Array) -> _Layer:
@@ -253,8 +271,8 @@ def evidence_and_gradient(
         at_noise(noise_shape + 1, noise_rate).log_evidence,
         at_noise(noise_shape + 2, noise_rate).log_evidence,
         last.output.mean,
-        (jnp.max(first.input.var) >= _largest_var(last.input.var))
-        | jnp.any(others.input.var >= _largest_var(last.input.var)),
+        (jnp.max(first.input.var) >= largest_moment(last.input.var))
+        | jnp.any(others.input.var >= largest_moment(last.input.var)),
     )
 
     s_mean, s_var = weights.recurrent
