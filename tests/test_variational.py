@@ -94,9 +94,10 @@ def test_an_explosion_restores_the_best_and_halves_the_rate():
         np.testing.assert_array_equal(a, b)
 
 
-def test_batches_without_a_finite_gradient_are_skipped_and_counted():
+@pytest.mark.parametrize("poison", [np.nan, 1e100])
+def test_batches_without_a_gradient_of_their_own_are_skipped_and_counted(poison):
     state, problem = _problem()
-    poisoned = problem._replace(observations=problem.observations.at[0].set(jnp.nan))
+    poisoned = problem._replace(observations=problem.observations.at[0].set(poison))
     after, info = variational.step(state, poisoned, np.arange(N).reshape(8, 8), jnp.ones((8, 8)), jnp.ones(8))
     assert int(info.skipped) == 1
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))

@@ -74,7 +74,7 @@ class VariationalLearner:
         """Ascend in mini-batches, keep the pass that held-out pairs like best, and calibrate on them.
 
         Where those are few, several networks ascend side by side, each with others held out, and all are judged and
-        calibrated together. One more then learns from all pairs for as many passes as were best at most; where the
+        calibrated together. One more then learns from all pairs for as many passes as were best; where the
         matrix is estimated, the first is taken, lest there be nobody who can judge the estimate.
         """
         order = random.permutation(len(B))
@@ -99,14 +99,9 @@ class VariationalLearner:
             learned_from = order
             start = np.median([ascent.start for ascent in ascents], axis=0)
             final = self._ascent(Y, B, most, order, held_out[0], start)
-            # Nobody is left to judge it but the pairs it learns from: they can tell a pass that went astray.
-            least = _squared_errors(final.first, final.design_matrix, Y, B).mean()
             for n_pass in range(best_pass):
                 final.advance(n_pass, random, max_iter)
-                error = _squared_errors(final.state.parameters, final.design_matrix, Y, B).mean()
-                if error < least:
-                    least = error
-                    final.keep()
+            final.keep()
         self.scaled_matrix = final.design_matrix
         self.parameters = jax.tree.map(np.asarray, final.kept)
         self.noise_var = float(final.state.noise_var)

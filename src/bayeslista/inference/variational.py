@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bayeslista.anchored_network import AnchoredWeights, expected_error_and_gradient, propagate_anchored
-from bayeslista.network import Gaussian, relative_errors
+from bayeslista.network import Gaussian, largest_moment, relative_errors
 
 _TEMPERATURE = 3.0
 _PRIOR_SPREAD = 4.0, 0.8  # of W in units of its root mean square, of R in units of 1/√D; both over L
@@ -313,6 +313,9 @@ def step(
 ) -> tuple[State, Info]:
     """One pass over pairs in mini-batches; a batch whose gradient is not finite is skipped and counted.
 
+    So is one whose error reaches the bound of all moments, `bayeslista.network.largest_moment`: its gradient is that of
+    the bound.
+
     Parameters
     ----------
     state : State
@@ -368,7 +371,7 @@ def step(
             + 0.5 * strength * (1 - belief.residual.var / problem.prior_residual_var),
             scale * by_shrinkage * shrinkage,
         )
-        usable = jnp.isfinite(error) & jnp.all(
+        usable = (error < largest_moment(error)) & jnp.all(
             jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
         )
         moved, first, second = _ascend(state, problem, gradient, rate * state.rate)
