@@ -1,0 +1,360 @@
+"""Which observation to ask the code of next: acquisition scores, batches and the loop of active learning.
+
+A score takes the predictive distribution of all candidates, of shape (n_candidates, n_components), and returns one
+number for each; larger means more worth asking. Shape (n_candidates,) is read as candidates of a single coefficient.
+"""
+
+from collections.abc import Callable, Iterator
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from scipy.special import entr
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from bayeslista._validation import as_real, check_entries
+from bayeslista.distributions import SpikeSlab
+
+__all__ = ["Addition", "active_learning", "select_batch", "spike_slab_entropy", "support_entropy", "total_variance"]
+
+Acquisition = Callable[[SpikeSlab], ArrayLike]
+Update = Callable[[Any, np.ndarray, np.ndarray], Any]
+
+_HALF_LOG_TWO_PI_E = 0.5 * np.log(2.0 * np.pi * np.e)
+
+
+class Addition(NamedTuple):
+    """One step of :func:`active_learning`.
+
+    ``pool_index`` is the row of the pool that was taken, ``score`` what the strategy gave it (NaN for "random"), and
+    ``model`` the model that has learned it: the same object at every step.
+    """
+
+    pool_index: int
+    score: float
+    model: Any
+
+
+def total_variance(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates"]:
+    """Sum of the variances of a candidate's coefficients: the score of the paper.
+
+    Parameters
+    ----------
+    distribution : SpikeSlab of shape (n_candidates, n_components)
+        The predictive distribution of all candidates.
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+        The scores, at least zero.
+
+    Examples
+    --------
+    >>> from bayeslista.active import total_variance
+    >>> from bayeslista.distributions import SpikeSlab
+    >>> total_variance(SpikeSlab([[1.0, 0.5], [0.0, 1.0]], 2.0, 1.0))
+    array([2.5, 1. ])
+    """
+    return _sum_of_coefficients(distribution, distribution.var())
+
+
+def spike_slab_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates"]:
+    r"""Sum of the entropies of a candidate's coefficients, in nats.
+
+    With the measure of :meth:`SpikeSlab.log_prob`, Lebesgue's plus a unit atom at zero, the entropy
+    :math:`-\mathrm E \log p(\beta)` of a spike and slab is :math:`H(q) + \tfrac q2 \log(2 \pi e v)`, the binary entropy
+    of being active and, as often as it is active, the entropy of the Gaussian.
+
+    Where the slab has no variance the same expectation decides. A slab that cannot occur (``q = 0``) or that lies on
+    the spike (``m = 0``) leaves a point at zero, of entropy 0. A point elsewhere has infinite density and entropy
+    −inf: such a candidate ranks last.
+
+    Like all differential entropies it depends on units: codes measured in units c times smaller add
+    :math:`\log c\,\sum_d q_d` to a score, which can change the order of candidates that differ in sparsity.
+
+    Parameters
+    ----------
+    distribution : SpikeSlab of shape (n_candidates, n_components)
+        The predictive distribution of all candidates.
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+        The scores: any finite number, or −inf, never NaN.
+
+    Examples
+    --------
+    >>> from bayeslista.active import spike_slab_entropy
+    >>> from bayeslista.distributions import SpikeSlab
+    >>> spike_slab_entropy(SpikeSlab([[1.0], [0.5], [0.0]], 2.0, [[1.0], [1.0], [0.0]])).round(4)
+    array([1.4189, 1.4026, 0.    ])
+    """
+    chance, variance = distribution.prob_active.astype(np.float64), distribution.slab_var.astype(np.float64)
+    point = variance == 0.0
+    at_zero = (chance == 0.0) | (point & (distribution.slab_mean == 0.0))
+    width = 0.5 * np.log(np.where(point, 1.0, variance)) + _HALF_LOG_TWO_PI_E
+    entropy = _binary_entropy(chance) + chance * width
+    return _sum_of_coefficients(distribution, np.select([at_zero, point], [0.0, -np.inf], entropy))
+
+
+def support_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates"]:
+    r"""Sum over a candidate's coefficients of the binary entropy of ``prob_active``, in nats.
+
+    It is the entropy of the support, in which the sizes of coefficients and their units have no part.
+
+    Parameters
+    ----------
+    distribution : SpikeSlab of shape (n_candidates, n_components)
+        The predictive distribution of all candidates.
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+        The scores, between 0 and ``n_components`` times log 2.
+
+    Examples
+    --------
+    >>> from bayeslista.active import support_entropy
+    >>> from bayeslista.distributions import SpikeSlab
+    >>> support_entropy(SpikeSlab([[0.5, 0.5], [0.0, 1.0]], 2.0, 1.0)).round(4)
+    array([1.3863, 0.    ])
+    """
+    return _sum_of_coefficients(distribution, _binary_entropy(distribution.prob_active.astype(np.float64)))
+
+
+def select_batch(
+    scores: ArrayLike, n: int, features: ArrayLike | None = None, *, shortlist: int = 10
+) -> Int[np.ndarray, " n"]:
+    """Choose n candidates by score, or by score and diversity.
+
+    Without `features` they are the n best. The n best are often much alike, and then the second tells little that the
+    first did not. With `features` the ``shortlist × n`` best are kept and n of them chosen by farthest-first
+    traversal: the best one, then again and again the one farthest from its nearest chosen one. That covers the
+    shortlist to within twice the smallest possible radius [1]_. Only the order of the scores matters, so they may be
+    negative and have any unit; only ratios of distances matter, so the features may, too.
+
+    Ties go to the smaller index, or on the shortlist to the better score and then to the smaller index.
+
+    Parameters
+    ----------
+    scores : array-like of shape (n_candidates,)
+        Larger is better; infinite ones are allowed.
+    n : int
+        How many to choose.
+    features : array-like of shape (n_candidates, n_features), default=None
+        Where the candidates lie: observations, or predicted codes. Distances are Euclidean.
+    shortlist : int, default=10
+        How many times n are kept to choose from. 1 gives the n best in another order.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Indices of the chosen candidates, in the order of choice, none of them twice.
+
+    Raises
+    ------
+    ValueError
+        If an argument has another shape, is out of range, or has entries that cannot be compared.
+
+    References
+    ----------
+    .. [1] T. F. Gonzalez, "Clustering to minimize the maximum intercluster distance", Theoretical Computer Science 38,
+       1985.
+
+    Examples
+    --------
+    >>> from bayeslista.active import select_batch
+    >>> scores, places = [5.0, 4.9, 4.0, 0.1], [[0.0], [0.1], [3.0], [9.0]]
+    >>> select_batch(scores, 2)
+    array([0, 1])
+    >>> select_batch(scores, 2, places)
+    array([0, 3])
+    """
+    values = as_real("scores", scores)
+    if values.ndim != 1 or values.size == 0:
+        raise ValueError(f"scores has shape {values.shape}, expected (n_candidates,). Pass one number a candidate.")
+    check_entries(~np.isnan(values), "scores", values, "not be NaN", "Leave out candidates that have no score.")
+    _check_count("n", n, 1, len(values), "Ask for no more candidates than there are.")
+    _check_count("shortlist", shortlist, 1, np.inf, "Pass how many times n to keep.")
+    ranked = np.argsort(-values, kind="stable")
+    if features is None:
+        return ranked[:n]
+    places = as_real("features", features).astype(np.float64)
+    if places.ndim != 2 or len(places) != len(values):
+        raise ValueError(
+            f"features has shape {places.shape}, expected ({len(values)}, n_features). Pass one row a score."
+        )
+    check_entries(np.isfinite(places), "features", places, "be finite", "Replace NaN and infinite entries.")
+    kept = ranked[: shortlist * n]
+    # In units of the largest entry, so that squares do not overflow.
+    places = places[kept] / (np.max(np.abs(places[kept]), initial=0.0) or 1.0)
+    chosen = [0]
+    distance = np.full(len(kept), np.inf)
+    while len(chosen) < n:
+        distance = np.minimum(distance, np.linalg.norm(places - places[chosen[-1]], axis=1))
+        distance[chosen] = -1.0
+        chosen.append(int(np.argmax(distance)))
+    return kept[chosen]
+
+
+def active_learning(
+    model: Any,
+    X_train: ArrayLike,
+    y_train: ArrayLike,
+    X_pool: ArrayLike,
+    y_pool: ArrayLike,
+    *,
+    n_additions: int,
+    strategy: Acquisition | str = total_variance,
+    update: Update | str = "partial_fit",
+    random_state: int | np.random.Generator | np.random.RandomState | None = None,
+) -> Iterator[Addition]:
+    """Take one observation after the other from a pool, ask its code, and learn the pair.
+
+    Every step scores the pool with what the model knows by then and takes the best that is left. The arguments are
+    checked at once; learning happens while the result is iterated over.
+
+    Parameters
+    ----------
+    model : estimator
+        With `fit` and `predict_dist`, and `partial_fit` if it is to be used. It is changed. A fitted one is used as
+        it is, any other is fitted to the training pairs first.
+    X_train, y_train : array-like of shape (n_train, n_observed) and (n_train, n_components) or (n_train,)
+        The pairs that are known from the start.
+    X_pool, y_pool : array-like of shape (n_pool, n_observed) and (n_pool, n_components) or (n_pool,)
+        Observations to choose from, and their codes. A code is not looked at before its observation is taken.
+    n_additions : int
+        How many to take, no more than the pool holds.
+    strategy : callable or "random", default=total_variance
+        A score such as :func:`total_variance`, or a choice at random.
+    update : {"partial_fit", "fit"} or callable, default="partial_fit"
+        How a pair is learned: "partial_fit" takes the new pair alone, "fit" starts anew from all pairs. A callable
+        ``update(model, X, y)`` gets all pairs known by then, the newest last, and changes the model.
+    random_state : int, numpy.random.Generator, numpy.random.RandomState or None
+        For "random". The same seed takes the same elements, whatever `n_additions` is.
+
+    Returns
+    -------
+    iterator of Addition
+        One for every element taken: its index in the pool, its score and the model. Judge the model before asking for
+        the next one, which changes it.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, an option is unknown, or a score has another shape than (n_pool,).
+    TypeError
+        If the model lacks a method that is needed.
+
+    Examples
+    --------
+    >>> from bayeslista import BayesLISTA
+    >>> from bayeslista.active import active_learning, total_variance
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> data = make_sparse_codes(n_train=60, n_test=0, n_observed=8, n_components=10, random_state=0)
+    >>> known, pool = slice(0, 50), slice(50, 60)
+    >>> model = BayesLISTA(n_layers=2, design_matrix=data.design_matrix, max_iter=5, random_state=0)
+    >>> steps = active_learning(
+    ...     model, data.Y_train[known], data.B_train[known], data.Y_train[pool], data.B_train[pool],
+    ...     n_additions=3, strategy=total_variance,
+    ... )
+    >>> taken = [step.pool_index for step in steps]
+    >>> len(set(taken)), model.n_iter_
+    (3, 6)
+    """
+    known = _check_pairs("train", X_train, y_train)
+    pool = _check_pairs("pool", X_pool, y_pool)
+    for name, ours, theirs in zip("Xy", known, pool, strict=True):
+        if ours.shape[1:] != theirs.shape[1:]:
+            raise ValueError(
+                f"{name}_train has shape {ours.shape} and {name}_pool {theirs.shape}; they may differ in the first "
+                "number only. Pass pairs of one and the same problem."
+            )
+    _check_count("n_additions", n_additions, 1, len(pool[0]), "Take no more than the pool holds.")
+    if strategy != "random" and not callable(strategy):
+        raise ValueError(f"strategy must be a score or 'random', got {strategy!r}. Pass, say, total_variance.")
+    if update not in ("partial_fit", "fit") and not callable(update):
+        raise ValueError(f"update must be 'partial_fit', 'fit' or a callable, got {update!r}. Choose one of them.")
+    needed = ["fit", *(["predict_dist"] if callable(strategy) else []), *([] if callable(update) else [update])]
+    lacking = [name for name in needed if not hasattr(model, name)]
+    if lacking:
+        raise TypeError(f"model has no {' and no '.join(lacking)}. Pass one that has, or another strategy or update.")
+    if isinstance(random_state, (np.random.Generator, np.random.RandomState)):
+        order = random_state.permutation(len(pool[0]))
+    else:
+        order = np.random.default_rng(random_state).permutation(len(pool[0]))
+    return _additions(model, known, pool, n_additions, strategy, update, order)
+
+
+def _additions(
+    model: Any,
+    known: tuple[np.ndarray, np.ndarray],
+    pool: tuple[np.ndarray, np.ndarray],
+    n_additions: int,
+    strategy: Acquisition | str,
+    update: Update | str,
+    order: Int[np.ndarray, " n_pool"],
+) -> Iterator[Addition]:
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        model.fit(*known)
+    left = np.ones(len(order), bool)
+    for step in range(n_additions):
+        index, score = int(order[step]), np.nan
+        if callable(strategy):
+            # The whole pool each time: arrays that keep their shape are compiled for once.
+            scores = as_real("The scores of strategy", strategy(model.predict_dist(pool[0])))
+            if scores.shape != left.shape:
+                raise ValueError(
+                    f"The scores of strategy have shape {scores.shape}, expected {left.shape}. Return one a candidate."
+                )
+            remaining = np.flatnonzero(left)
+            index = int(remaining[select_batch(scores[left], 1)[0]])
+            score = float(scores[index])
+        left[index] = False
+        new = pool[0][index : index + 1], pool[1][index : index + 1]
+        known = np.concatenate([known[0], new[0]]), np.concatenate([known[1], new[1]])
+        if callable(update):
+            update(model, *known)
+        elif update == "fit":
+            model.fit(*known)
+        else:
+            model.partial_fit(*new)
+        yield Addition(index, score, model)
+
+
+def _binary_entropy(chance: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    return entr(chance) + entr(1.0 - chance)
+
+
+def _sum_of_coefficients(
+    distribution: SpikeSlab, values: Float[np.ndarray, "n_candidates ..."]
+) -> Float[np.ndarray, " n_candidates"]:
+    """Sums over the coefficients of each candidate, in double precision."""
+    if len(distribution.shape) not in (1, 2):
+        raise ValueError(
+            f"distribution has shape {distribution.shape}, expected (n_candidates, n_components). "
+            "Score all candidates together, one in a row."
+        )
+    return values.astype(np.float64).reshape(len(values), -1).sum(axis=1)
+
+
+def _check_pairs(part: str, X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Observations and codes as arrays, as many of one as of the other; the model looks at what they hold."""
+    observations, codes = np.asarray(X), np.asarray(y)
+    if observations.ndim != 2 or codes.ndim not in (1, 2) or len(observations) != len(codes):
+        raise ValueError(
+            f"X_{part} has shape {observations.shape} and y_{part} {codes.shape}, expected (n, n_observed) and "
+            "(n, n_components) or (n,). Pass one code for every observation."
+        )
+    return observations, codes
+
+
+def _check_count(name: str, value: Any, least: int, most: float, remedy: str) -> None:
+    if not isinstance(value, Integral) or not least <= int(value) <= most:
+        span = f"of at least {least}" if most == np.inf else f"from {least} to {most}"
+        raise ValueError(f"{name} must be an integer {span}, got {value!r}. {remedy}")
