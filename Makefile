@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PRESET ?= quick
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -41,11 +42,11 @@ unit: $(READY)  ## tests with branch coverage
 bench: $(READY)  ## the hand-derived gradient against automatic differentiation
 	$(BIN)/python benchmarks/adf_pass.py
 
-reproduce: $(READY)  ## the paper's figures
-	@echo "make reproduce: the paper's figures are not built yet; make demo shows its main problem" && exit 1
+reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
+	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
 
 docs: $(READY)  ## run every example of the documentation
 	$(BIN)/pytest -q src docs README.md
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) demo_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage
+	rm -rf $(VENV) demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage

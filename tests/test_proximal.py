@@ -99,6 +99,22 @@ def test_fista_follows_beck_and_teboulle(problem, n_layers):
     assert np.allclose(result, ista(weights, Y, 0.02, n_layers)) == (n_layers <= 2)
 
 
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4, 7])
+def test_late_momentum_is_that_of_the_layer_before(problem, n_layers):
+    X, Y = problem
+    weights = ista_weights(X)
+    codes = extrapolated = definition(Y @ weights.encoder.T, 0.02)
+    momentum = 1.0
+    for _ in range(n_layers - 1):
+        previous, codes = codes, definition(Y @ weights.encoder.T + extrapolated @ weights.recurrent.T, 0.02)
+        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        extrapolated = codes + (momentum - 1) / following * (codes - previous)
+        momentum = following
+    result = fista(weights, Y, 0.02, n_layers, late_momentum=True)
+    np.testing.assert_allclose(result, codes, atol=1e-14)
+    assert np.allclose(result, ista(weights, Y, 0.02, n_layers)) == (n_layers <= 3)
+
+
 @pytest.mark.parametrize(("solver", "n_layers"), [(ista, 20_000), (fista, 3_000)])
 def test_long_runs_reach_the_lasso(problem, solver, n_layers):
     X, Y = problem

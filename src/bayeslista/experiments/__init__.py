@@ -1,1 +1,1 @@
-"""What the paper's experiments, and comparisons with them, are made of: one module a subject."""
+"""The paper's figures: what each compares, and the machinery that computes, keeps and draws it."""

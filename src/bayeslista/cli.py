@@ -1,0 +1,87 @@
+"""The command line: ``bayeslista reproduce`` makes the paper's figures."""
+
+import os
+import sys
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayeslista.experiments.figures import summary
+from bayeslista.experiments.reproduction import FIGURES, reproduce
+from bayeslista.experiments.runner import Failure
+
+__all__ = ["app"]
+
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="bayeslista",
+    help="Sparse coding with calibrated uncertainty.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class FigureName(StrEnum):
+    """What can be made."""
+
+    LAYERS = "layers"
+    UNDERSAMPLING = "undersampling"
+    MNIST = "mnist"
+    ACTIVE = "active"
+    ALL = "all"
+
+
+class PresetChoice(StrEnum):
+    """How much of it."""
+
+    QUICK = "quick"
+    STANDARD = "standard"
+    PAPER = "paper"
+
+
+@app.callback()
+def _commands() -> None:
+    """Sparse coding with calibrated uncertainty."""
+
+
+@app.command("reproduce")
+def _reproduce(
+    figure: Annotated[FigureName, typer.Argument(help="Which figure of the paper.")] = FigureName.ALL,
+    preset: Annotated[
+        PresetChoice,
+        typer.Option(help="quick: minutes; standard: about two hours on two cores; paper: the settings of the paper."),
+    ] = PresetChoice.QUICK,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes, each of one thread.")] = os.cpu_count() or 1,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("reproduction"),
+) -> None:
+    """Make the paper's figures: tables, pictures over the published curves, and timings.
+
+    Finished parts are kept in the folder: after an interrupt, of whatever kind, the same command goes on from there.
+    """
+    chosen = [each for name, group in FIGURES.items() if figure in (FigureName.ALL, name) for each in group]
+    try:
+        found = reproduce(chosen, preset.value, out, jobs)
+    except OSError as error:
+        print(f"Cannot write to {out}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        print("\nInterrupted. What is finished is kept; the same command goes on from there.", file=sys.stderr)
+        raise typer.Exit(_INTERRUPTED) from None
+    for each in chosen:
+        print(f"\n{summary(each, found.records[each.name])}")
+    print(f"\nTables (.csv) and figures (.svg, .png) are in {out}; timings.csv says how long each part took.")
+    if found.failures:
+        print(_failure_lines(found.failures, out), file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _failure_lines(failures: list[Failure], out: Path) -> str:
+    """How many parts failed and why, each reason once."""
+    reasons = Counter((failure.cell.figure, failure.cell.method, failure.reason) for failure in failures)
+    lines = [f"  {n} of {figure}, {method}: {reason}" for (figure, method, reason), n in reasons.items()]
+    return "\n".join(["\nSome parts failed:", *lines, f"{out / 'failures.txt'} has the tracebacks."])

@@ -1,0 +1,330 @@
+"""The methods that the figures compare, each a function of a problem that predicts the codes of the test pairs.
+
+To add one, write that function and put it into `METHODS`; to show it, name it in the list of a figure. A method that
+learns in passes also has a function in `CURVES`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from sklearn.linear_model import Lasso, RidgeCV
+from sklearn.utils import Bunch
+
+from bayeslista.distributions import SpikeSlab
+from bayeslista.estimators import LISTA, BayesLISTA
+from bayeslista.estimators._base import random_seed
+from bayeslista.estimators._filtering import FilteringLearner
+from bayeslista.estimators._variational import VariationalLearner
+from bayeslista.metrics import nmse
+from bayeslista.proximal import ProximalWeights, fista, ista, ista_weights
+
+__all__ = [
+    "CURVES",
+    "IGNORES_LAYERS",
+    "METHODS",
+    "QUICK_TO_RUN",
+    "Problem",
+    "filter_passes",
+    "learning_curve",
+    "mean_weights_prediction",
+    "start_filter",
+]
+
+PAPER_SHRINKAGE = 0.1
+_LASSO_FRACTIONS = np.geomspace(1e-3, 0.5, 10)
+_LASSO_STEPS = 5000
+_LASSO_MOST_PAIRS = 100
+_RIDGES = np.geomspace(1e-2, 1e5, 15)
+
+
+class Problem(NamedTuple):
+    """Data and all that a method may want to know.
+
+    Attributes
+    ----------
+    data : Bunch
+        Design matrix, training and test pairs, as from `bayeslista.datasets`.
+    n_layers : int
+        Depth of a network, or number of steps.
+    seed : int
+        Of the fit.
+    passes : int or None
+        Passes over the training pairs at most; None is the method's own default.
+
+    Examples
+    --------
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> from bayeslista.experiments.methods import Problem
+    >>> Problem(make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0), n_layers=4).passes is None
+    True
+    """
+
+    data: Bunch
+    n_layers: int
+    seed: int = 0
+    passes: int | None = None
+
+
+Predictor = Callable[[Problem], np.ndarray]
+
+
+def _ista(problem: Problem) -> np.ndarray:
+    data = problem.data
+    return ista(ista_weights(data.design_matrix), data.Y_test, PAPER_SHRINKAGE, problem.n_layers)
+
+
+def _fista(problem: Problem, late_momentum: bool = False) -> np.ndarray:
+    data, n_layers = problem.data, problem.n_layers
+    weights = ista_weights(data.design_matrix)
+    return fista(weights, data.Y_test, PAPER_SHRINKAGE, n_layers, late_momentum=late_momentum)
+
+
+def _published_fista(problem: Problem) -> np.ndarray:
+    """FISTA whose momentum starts a step late, as in the published curves."""
+    return _fista(problem, late_momentum=True)
+
+
+def _fit(make: Callable[..., LISTA | BayesLISTA], problem: Problem) -> LISTA | BayesLISTA:
+    data = problem.data
+    passes = {} if problem.passes is None else {"max_iter": problem.passes}
+    model = make(problem.n_layers, design_matrix=data.design_matrix, random_state=problem.seed, **passes)
+    return model.fit(data.Y_train, data.B_train)
+
+
+def _estimator(make: Callable[..., LISTA | BayesLISTA]) -> Predictor:
+    """The method that is a fit of an estimator."""
+
+    def predict(problem: Problem) -> np.ndarray:
+        return _fit(make, problem).predict(problem.data.Y_test)
+
+    return predict
+
+
+def start_filter(problem: Problem) -> FilteringLearner:
+    """`BayesLISTA.published` before any pass, to be led pass by pass.
+
+    Parameters
+    ----------
+    problem : Problem
+        Training pairs and depth.
+
+    Returns
+    -------
+    FilteringLearner
+        At ISTA's weights, with the printed prior.
+
+    Examples
+    --------
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> from bayeslista.experiments.methods import Problem, start_filter
+    >>> data = make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0)
+    >>> start_filter(Problem(data, n_layers=4)).shrinkage.tolist()
+    [0.1, 0.1, 0.1, 0.1]
+    """
+    data = problem.data
+    with jax.enable_x64(True):
+        return FilteringLearner.start(
+            data.design_matrix,
+            data.Y_train,
+            data.B_train,
+            problem.n_layers,
+            PAPER_SHRINKAGE,
+            prior="printed",
+            evidence="spike_slab",
+            learn_noise=False,
+        )
+
+
+def filter_passes(
+    learner: FilteringLearner, Y: np.ndarray, B: np.ndarray, random: np.random.Generator, n_passes: int
+) -> None:
+    """Take a learner through passes over pairs, in random order.
+
+    Parameters
+    ----------
+    learner : FilteringLearner
+        Changed in place.
+    Y, B : array of shape (n, K), (n, D)
+        Observations and codes.
+    random : numpy.random.Generator
+        Decides the order.
+    n_passes : int
+        How many.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> from bayeslista.experiments.methods import Problem, filter_passes, start_filter
+    >>> data = make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0)
+    >>> learner = start_filter(Problem(data, n_layers=2))
+    >>> filter_passes(learner, data.Y_train, data.B_train, np.random.default_rng(0), 0)  # none yet
+    >>> learner.belief.weights.encoder.var.round(1).tolist()
+    [[1.2, 1.2], [1.2, 1.2], [1.2, 1.2]]
+    """
+    with jax.enable_x64(True):
+        deque(learner.learn(Y, B, random, n_passes, 0.0), maxlen=0)
+
+
+def mean_weights_prediction(learner: FilteringLearner, Y: np.ndarray) -> np.ndarray:
+    """Codes by the network of the mean weights: the point prediction behind the published curves.
+
+    Parameters
+    ----------
+    learner : FilteringLearner
+        From `start_filter`.
+    Y : array of shape (n, K)
+        Observations.
+
+    Returns
+    -------
+    array of shape (n, D)
+        Codes.
+
+    Examples
+    --------
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> from bayeslista.experiments.methods import METHODS, Problem, mean_weights_prediction, start_filter
+    >>> data = make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0)
+    >>> problem = Problem(data, n_layers=4)
+    >>> bool((mean_weights_prediction(start_filter(problem), data.Y_test) == METHODS["ISTA"](problem)).all())
+    True
+    """
+    encoder, recurrent = learner.matrices()
+    weights = ProximalWeights(np.asarray(encoder.mean), np.asarray(recurrent.mean), 1.0)
+    return ista(weights, Y, PAPER_SHRINKAGE, len(learner.shrinkage))
+
+
+def _published_bayes_lista(problem: Problem) -> np.ndarray:
+    passes = 1000 if problem.passes is None else problem.passes
+    return next(_published_bayes_curve(problem, [passes]))
+
+
+def _untrained_start(problem: Problem) -> np.ndarray:
+    """The default BayesLISTA before its first pass."""
+    data = problem.data
+    with jax.enable_x64(True):
+        learner = VariationalLearner.start(
+            data.design_matrix, data.Y_train, data.B_train, problem.n_layers, shrinkage=None, validation_fraction=0.1
+        )
+        pairs = data.Y_train / learner.units.observation, data.B_train / learner.units.code
+        deque(learner.learn(*pairs, np.random.default_rng(problem.seed), 0, 0.0), maxlen=0)
+        output = learner.output(data.Y_test / learner.units.observation, include_noise=False)
+    return SpikeSlab(*output).mean() * learner.units.code
+
+
+def _lasso(problem: Problem) -> np.ndarray:
+    """scikit-learn's Lasso with the true matrix, its penalty chosen on training pairs."""
+    data = problem.data
+    n_pairs = min(max(len(data.Y_train) // 5, 1), _LASSO_MOST_PAIRS)
+    observations, codes = data.Y_train[:n_pairs], data.B_train[:n_pairs]
+    largest = np.median(np.max(np.abs(observations @ data.design_matrix), axis=1)) / len(data.design_matrix)
+
+    def solve(alpha: float, Y: np.ndarray) -> np.ndarray:
+        model = Lasso(alpha=alpha, fit_intercept=False, precompute=True, max_iter=_LASSO_STEPS)
+        return model.fit(data.design_matrix, Y.T).coef_.reshape(len(Y), -1)
+
+    best = min(largest * _LASSO_FRACTIONS, key=lambda alpha: nmse(codes, solve(alpha, observations)))
+    return solve(best, data.Y_test)
+
+
+def _ridge(problem: Problem) -> np.ndarray:
+    """Ridge regression from observations to codes, its penalty by leaving one out."""
+    data = problem.data
+    return RidgeCV(_RIDGES, fit_intercept=False).fit(data.Y_train, data.B_train).predict(data.Y_test)
+
+
+METHODS: dict[str, Predictor] = {
+    "ISTA": _ista,
+    "FISTA": _fista,
+    "FISTA, published": _published_fista,
+    "ridge regression": _ridge,
+    "Lasso, converged": _lasso,
+    "untrained start": _untrained_start,
+    "LISTA": _estimator(LISTA),
+    "LISTA, published": _estimator(LISTA.published),
+    "BayesLISTA": _estimator(BayesLISTA),
+    "BayesLISTA, published": _published_bayes_lista,
+}
+"""Every method by its name in figures and tables; the order is that of legends."""
+
+IGNORES_LAYERS = frozenset({"ridge regression", "Lasso, converged"})
+"""Methods without layers: the same at every depth."""
+
+QUICK_TO_RUN = frozenset({"ISTA", "FISTA", "FISTA, published", "ridge regression", "Lasso, converged"})
+"""Methods that compile and learn next to nothing: one cell serves a whole sweep."""
+
+
+def _lista_curve(problem: Problem, passes: Sequence[int]) -> Iterator[np.ndarray]:
+    """A fit for every number of passes, until one stops by itself: allowing it more then changes nothing."""
+    model = None
+    for n_passes in passes:
+        if model is None or model.n_iter_ == model.max_iter:
+            model = _fit(LISTA, problem._replace(passes=n_passes))
+        yield model.predict(problem.data.Y_test)
+
+
+def _refits(make: Callable[..., LISTA | BayesLISTA]) -> Callable[[Problem, Sequence[int]], Iterator[np.ndarray]]:
+    """A fit for every number of passes: the pace of learning depends on how many there may be."""
+
+    def curve(problem: Problem, passes: Sequence[int]) -> Iterator[np.ndarray]:
+        for n_passes in passes:
+            yield _fit(make, problem._replace(passes=n_passes)).predict(problem.data.Y_test)
+
+    return curve
+
+
+def _published_bayes_curve(problem: Problem, passes: Sequence[int]) -> Iterator[np.ndarray]:
+    """One run, looked at on the way: nothing in it depends on how many passes there will be."""
+    data, learner, made = problem.data, start_filter(problem), 0
+    random = np.random.default_rng(random_seed(problem.seed))
+    for n_passes in passes:
+        filter_passes(learner, data.Y_train, data.B_train, random, n_passes - made)
+        made = n_passes
+        yield mean_weights_prediction(learner, data.Y_test)
+
+
+CURVES: dict[str, Callable[[Problem, Sequence[int]], Iterator[np.ndarray]]] = {
+    "LISTA": _lista_curve,
+    "LISTA, published": _refits(LISTA.published),
+    "BayesLISTA": _refits(BayesLISTA),
+    "BayesLISTA, published": _published_bayes_curve,
+}
+"""For methods that learn in passes: predictions after each of several numbers of passes."""
+
+
+def learning_curve(method: str, problem: Problem, passes: Sequence[int]) -> list[float]:
+    """NMSE of the test pairs after so many passes over the training pairs.
+
+    Every point is what a user gets who asks for that many passes at most. A method that makes no passes has the same
+    error at all points.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`.
+    problem : Problem
+        Data, depth and seed.
+    passes : sequence of int
+        Increasing.
+
+    Returns
+    -------
+    list of float
+        One error for each number of passes.
+
+    Examples
+    --------
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> from bayeslista.experiments.methods import Problem, learning_curve
+    >>> data = make_sparse_codes(n_train=20, n_test=5, n_observed=6, n_components=8, random_state=0)
+    >>> first, last = learning_curve("ISTA", Problem(data, n_layers=4), [1, 10])
+    >>> first == last
+    True
+    """
+    if method in CURVES:
+        return [nmse(problem.data.B_test, codes) for codes in CURVES[method](problem, passes)]
+    return [nmse(problem.data.B_test, METHODS[method](problem))] * len(passes)

@@ -1,0 +1,89 @@
+"""The command line."""
+
+import pytest
+from typer.testing import CliRunner
+
+import fake_cells
+from bayeslista import cli
+from bayeslista.cli import app
+from bayeslista.experiments.cells import Outcome, store
+from bayeslista.experiments.reproduction import FIGURES, Reproduction
+from bayeslista.experiments.runner import Failure
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def arguments(tmp_path, monkeypatch):
+    """Arguments of a run whose cells are kept already."""
+    monkeypatch.setitem(FIGURES, "layers", (fake_cells.figure(2),))
+    (tmp_path / "cells").mkdir()
+    for cell in fake_cells.cells(2):
+        store(cell, tmp_path / "cells", Outcome([{"method": "ISTA", "x": cell.point, "nmse": 0.5}], 1.0, 1.0, []))
+    return ["reproduce", "layers", "--out", str(tmp_path), "--jobs", "1"]
+
+
+def test_help_names_the_command_and_its_choices():
+    shown = runner.invoke(app, ["--help"])
+    assert shown.exit_code == 0
+    assert "reproduce" in shown.output
+    shown = runner.invoke(app, ["reproduce", "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    for word in ("layers", "undersampling", "mnist", "active", "quick", "standard", "paper", "jobs", "out"):
+        assert word in shown.output
+
+
+@pytest.mark.parametrize(
+    "wrong", [["draw"], ["reproduce", "depths"], ["reproduce", "--preset", "slow"], ["reproduce", "--jobs", "0"]]
+)
+def test_what_is_not_understood_is_refused(wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(app, wrong).exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_is_printed_and_files_are_named(arguments, tmp_path):
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0
+    assert "paper: BayesLISTA" in done.output
+    assert str(tmp_path) in done.output
+    assert (tmp_path / "layers.svg").exists()
+
+
+def test_a_failed_cell_shows_in_the_exit_code_and_its_reason_on_the_screen(arguments, tmp_path, monkeypatch):
+    failures = [Failure(cell, "Traceback\nRuntimeError: no luck") for cell in fake_cells.cells(2)]
+    monkeypatch.setattr(cli, "reproduce", lambda *_: Reproduction({"layers": []}, failures))
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "2 of layers, ISTA: RuntimeError: no luck" in done.output
+    assert str(tmp_path / "failures.txt") in done.output.replace("\n", "")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(arguments, tmp_path):
+    (tmp_path / "file").touch()
+    done = runner.invoke(app, [*arguments, "--out", str(tmp_path / "file")])
+    assert done.exit_code == 1
+    assert f"Cannot write to {tmp_path / 'file'}" in done.output
+
+
+def test_an_interrupt_says_that_nothing_is_lost(arguments, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "reproduce", interrupted)
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 130
+    assert "goes on from there" in done.output
+
+
+def test_all_means_every_figure(monkeypatch, tmp_path):
+    asked = []
+
+    def reproduce(figures, preset, out, jobs):
+        asked.extend((figure.name, preset, out, jobs) for figure in figures)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "reproduce", reproduce)
+    runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path)])
+    names = ["layers", "undersampling", "mnist_k100", "mnist_k250", "active"]
+    assert asked == [(name, "paper", tmp_path, 3) for name in names]

@@ -1,0 +1,295 @@
+"""The figures of the paper: their descriptions, methods, published curves and files."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from sklearn.utils import Bunch
+
+from bayeslista import LISTA, BayesLISTA
+from bayeslista.datasets import make_sparse_codes
+from bayeslista.experiments import active_learning, layers, methods, mnist, undersampling
+from bayeslista.experiments.cells import Cell
+from bayeslista.experiments.description import Preset
+from bayeslista.experiments.figures import Record, curves, draw, summary, write_figure
+from bayeslista.experiments.methods import CURVES, METHODS, Problem, learning_curve
+from bayeslista.experiments.published import published_curves
+from bayeslista.experiments.reproduction import FIGURES, reproduce
+from bayeslista.metrics import nmse
+from bayeslista.proximal import ProximalWeights, ista
+
+ALL = [figure for group in FIGURES.values() for figure in group]
+every_figure = pytest.mark.parametrize("figure", ALL, ids=lambda figure: figure.name)
+SIZES = {"n_train": 16, "n_test": 5, "n_observed": 4, "n_components": 6}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_sparse_codes(**SIZES, random_state=0)
+
+
+class TestDescriptions:
+    @every_figure
+    @pytest.mark.parametrize("preset", ["quick", "standard", "paper"])
+    def test_cells_are_well_formed(self, figure, preset):
+        cells = figure.cells(preset)
+        assert len({cell.key for cell in cells}) == len(cells)
+        assert {cell.figure for cell in cells} == {figure.name}
+        for cell in cells:
+            assert Cell.from_description(json.loads(json.dumps(cell.describe()))) == cell
+            known = active_learning.LEARNERS if figure.name == "active" else METHODS
+            assert cell.method in known
+            module, name = cell.task.split(":")
+            assert callable(getattr(__import__(module, fromlist=[name]), name))
+            assert cell.settings["points"]
+            assert set(cell.settings["points"]) <= set(figure.presets[preset].points)
+
+    @every_figure
+    def test_the_sweeps_are_those_of_the_paper(self, figure):
+        for preset in ("standard", "paper"):
+            for curve in published_curves()[figure.name].values():
+                assert tuple(figure.presets[preset].points) == curve.x
+
+    @every_figure
+    def test_more_is_more(self, figure):
+        quick, standard, paper = (len(figure.cells(preset)) for preset in ("quick", "standard", "paper"))
+        assert quick < standard <= paper
+
+    def test_the_paper_has_its_seeds_passes_and_sizes(self):
+        for figure, n_seeds in ((layers.FIGURE, 10), (undersampling.FIGURE, 10), (active_learning.FIGURE, 20)):
+            cells = figure.cells("paper")
+            for method in figure.presets["paper"].seeds:
+                assert {cell.seed for cell in cells if cell.method == method} == set(range(n_seeds))
+        for figure in (layers.FIGURE, undersampling.FIGURE):
+            assert figure.presets["paper"].passes["BayesLISTA, published"] == 1000
+            assert figure.presets["standard"].passes["BayesLISTA, published"] == 100
+
+    def test_a_curve_over_passes_ends_where_the_method_does(self):
+        ends = {
+            (preset, cell.method): cell.settings["points"][-1]
+            for preset in ("standard", "paper")
+            for cell in mnist.FIGURE_100.cells(preset)
+        }
+        assert ends["standard", "BayesLISTA, published"] == 100
+        assert ends["paper", "BayesLISTA, published"] == ends["standard", "LISTA"] == 499
+
+
+class TestPublishedCurves:
+    def test_there_is_one_for_every_figure(self):
+        assert published_curves().keys() == {figure.name for figure in ALL}
+
+    @every_figure
+    def test_they_are_whole(self, figure):
+        for curve in published_curves()[figure.name].values():
+            assert len(curve.x) == len(curve.nmse)
+            assert list(curve.x) == sorted(set(curve.x))
+            assert curve.error_bar_half is None or len(curve.error_bar_half) == len(curve.x)
+
+    def test_they_are_those_that_were_read(self, shared):
+        read = json.loads((shared / "paper" / "curves.json").read_text())
+        for figure, by_method in read.items():
+            for method, curve in by_method.items():
+                ours = published_curves()[figure][method]
+                np.testing.assert_allclose(ours.nmse, curve["nmse"], atol=5.1e-5)
+                np.testing.assert_allclose(ours.x, curve["x"], atol=2e-3)
+
+    def test_a_caller_cannot_change_them(self):
+        published_curves()["layers"].clear()
+        assert published_curves()["layers"]
+
+    @pytest.mark.parametrize(
+        ("module", "tolerance"), [(layers, 0.015), (undersampling, 0.03)], ids=["layers", "undersampling"]
+    )
+    @pytest.mark.parametrize(("method", "name"), [("ISTA", "ISTA"), ("FISTA, published", "FISTA")])
+    def test_what_learns_nothing_lies_on_them(self, module, tolerance, method, name):
+        preset = module.FIGURE.presets["paper"]
+        # Test pairs do not depend on how many training pairs there are.
+        few = dataclasses.replace(preset, seeds={method: 10}, sizes={**preset.sizes, "n_train": 1})
+        cells = module.FIGURE.make_cells(module.FIGURE.name, few)
+        errors = np.mean([[row["nmse"] for row in module.compute(cell)] for cell in cells], axis=0)
+        np.testing.assert_allclose(errors, published_curves()[module.FIGURE.name][name].nmse, atol=tolerance)
+
+
+class TestMethods:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_method_predicts_codes(self, data, method):
+        codes = METHODS[method](Problem(data, n_layers=2, passes=2))
+        assert codes.shape == data.B_test.shape
+        assert np.isfinite(codes).all()
+
+    def test_the_default_of_the_published_network_is_a_thousand_passes(self, data, monkeypatch):
+        made = []
+        monkeypatch.setattr(methods, "filter_passes", lambda *arguments: made.append(arguments[-1]))
+        METHODS["BayesLISTA, published"](Problem(data, n_layers=2))
+        assert made == [1000]
+
+    def test_estimators_run_by_their_own_defaults(self, data, monkeypatch):
+        monkeypatch.setattr(LISTA, "fit", lambda self, *_: self)
+        monkeypatch.setattr(LISTA, "predict", lambda self, _: self.max_iter)
+        assert METHODS["LISTA"](Problem(data, n_layers=2)) == LISTA().max_iter
+        assert METHODS["LISTA"](Problem(data, n_layers=2, passes=7)) == 7
+
+    def test_a_curve_of_the_published_network_is_that_of_separate_fits(self, data):
+        curve = list(CURVES["BayesLISTA, published"](Problem(data, n_layers=2, seed=3), [1, 2]))
+        for n_passes, codes in zip([1, 2], curve, strict=True):
+            model = BayesLISTA.published(2, design_matrix=data.design_matrix, max_iter=n_passes, random_state=3)
+            model.fit(data.Y_train, data.B_train)
+            weights = ProximalWeights(model.encoder_, model.recurrent_, 1.0)
+            np.testing.assert_array_equal(codes, ista(weights, data.Y_test, 0.1, 2))
+
+    def test_a_curve_of_lista_is_that_of_separate_fits(self, data, monkeypatch):
+        made, fit = [], LISTA.fit
+        monkeypatch.setattr(LISTA, "fit", lambda self, *pairs: made.append(self.max_iter) or fit(self, *pairs))
+        passes = [1, 3, 2000, 3000]
+        errors = learning_curve("LISTA", Problem(data, n_layers=2), passes)
+        assert made == passes[:3], "a fit that stopped by itself is not repeated"
+        for n_passes, error in zip(passes, errors, strict=True):
+            model = LISTA(2, design_matrix=data.design_matrix, max_iter=n_passes, random_state=0)
+            assert error == nmse(data.B_test, model.fit(data.Y_train, data.B_train).predict(data.Y_test))
+
+    @pytest.mark.parametrize("method", ["LISTA, published", "BayesLISTA"])
+    def test_other_curves_are_refits(self, data, method):
+        errors = learning_curve(method, Problem(data, n_layers=2), [1, 2])
+        expected = [METHODS[method](Problem(data, n_layers=2, passes=n)) for n in (1, 2)]
+        assert errors == [nmse(data.B_test, codes) for codes in expected]
+
+    def test_methods_without_layers_are_computed_once_for_all_depths(self, monkeypatch):
+        calls = []
+        ridge = METHODS["ridge regression"]
+        monkeypatch.setitem(METHODS, "ridge regression", lambda problem: calls.append(1) or ridge(problem))
+        cell = Cell("layers", "ridge regression", None, 0, "", {"points": [2, 3, 4], "passes": None, "sizes": SIZES})
+        rows = layers.compute(cell)
+        assert len(calls) == 1
+        assert [row["x"] for row in rows] == [2, 3, 4]
+        assert len({row["nmse"] for row in rows}) == 1
+
+
+class TestMnist:
+    def test_a_cell_is_a_curve(self, monkeypatch):
+        monkeypatch.setattr(mnist, "load_mnist_codes", lambda **sizes: make_sparse_codes(n_components=6, **sizes))
+        sizes = {"n_train": 50, "n_test": 4, "n_observed": 3, "n_layers": 2}
+        cell = Cell("mnist_k100", "ridge regression", None, 0, "", {"points": [1, 4], "passes": None, "sizes": sizes})
+        first, second = mnist.compute(cell)
+        assert (first["x"], second["x"]) == (1, 4)
+        assert first["nmse"] == second["nmse"]
+
+
+class TestActiveLearning:
+    SETTINGS = {"n_train": 16, "n_pool": 9, "n_test": 5, "n_observed": 4, "n_layers": 2}  # noqa: RUF012
+
+    @pytest.fixture
+    def images(self, monkeypatch):
+        def load(n_observed, n_train, n_test, random_state):
+            return make_sparse_codes(n_train, n_test, n_observed, 6, random_state=random_state)
+
+        monkeypatch.setattr(active_learning, "load_mnist_codes", load)
+
+    def test_the_least_certain_is_added_or_any(self, images, monkeypatch):
+        added: list[list[np.ndarray]] = []
+
+        class Recorder:
+            def __init__(self, data: Bunch, seed, sizes):
+                assert len(data.Y_train) == 16
+                assert sizes["first_passes"] == 7
+                self.mine: list[np.ndarray] = []
+
+            def add(self, known):
+                if not self.mine:
+                    added.append(self.mine)
+                self.mine.append(known.Y[-1])
+                assert len(known.Y) == len(known.B) == 16 + len(self.mine)
+
+            def predict(self, Y):
+                return np.full((len(Y), 6), len(self.mine))
+
+            def uncertainty(self, Y):
+                return Y[:, 0]
+
+        monkeypatch.setitem(active_learning.LEARNERS, "recorder", Recorder)
+        cell = Cell("active", "recorder", None, 2, "", {"points": [0, 2, 9], "passes": 7, "sizes": self.SETTINGS})
+        rows = active_learning.compute(cell)
+        assert [(row["method"], row["x"]) for row in rows] == [
+            (f"{name} (recorder)", x) for name in ("active", "random") for x in (0, 2, 9)
+        ]
+        pool = make_sparse_codes(25, 5, 4, 6, random_state=2).Y_train[16:]
+        active, random = (np.array(each) for each in added)
+        np.testing.assert_array_equal(active, pool[np.argsort(-pool[:, 0])])
+        assert not np.array_equal(random, active)
+        np.testing.assert_array_equal(np.sort(random, axis=0), np.sort(pool, axis=0))
+        assert rows[0]["nmse"] == rows[3]["nmse"] == 1.0, "both start alike"
+
+    @pytest.mark.parametrize(
+        ("method", "n_train", "first_passes"), [("BayesLISTA, published", 15, 0), ("BayesLISTA", 16, 2)]
+    )
+    def test_both_networks_learn_from_what_is_added(self, images, method, n_train, first_passes):
+        sizes = {**self.SETTINGS, "n_train": n_train, "first_passes": first_passes, "passes_per_addition": 1}
+        cell = Cell("active", method, None, 0, "", {"points": [0, 1], "passes": None, "sizes": sizes})
+        start, one, start_again, _ = active_learning.compute(cell)
+        assert start["nmse"] == start_again["nmse"]
+        assert one["nmse"] != start["nmse"]
+
+
+class TestFiles:
+    RECORDS = (
+        [Record("mnist_k100", "ISTA", x, seed, 0.9 + 0.01 * seed) for x in (1, 5) for seed in (0, 1)]
+        + [Record("mnist_k100", "a new method", 5, 0, 7.0)]
+    )  # fmt: skip
+
+    def test_means_and_spreads(self):
+        curve = curves(self.RECORDS)["ISTA"]
+        assert curve.x == (1, 5)
+        np.testing.assert_allclose(curve.mean, 0.905)
+        np.testing.assert_allclose(curve.std, 0.01 / np.sqrt(2))
+        assert curve.n_seeds == 2
+        assert curves(self.RECORDS)["a new method"].std == (0.0,)
+
+    def test_a_curve_that_explodes_does_not_flatten_the_others(self):
+        axes = draw(mnist.FIGURE_100, self.RECORDS).axes[0]
+        assert axes.get_ylim()[1] == 1.25
+        assert axes.get_xscale() == "log"
+        assert draw(layers.FIGURE, []).axes[0].get_ylim()[1] < 1.25
+
+    def test_the_legend_names_methods_and_published_curves(self):
+        legend = draw(mnist.FIGURE_100, self.RECORDS).axes[0].get_legend()
+        names = [text.get_text() for text in legend.get_texts()]
+        assert names[:2] == ["ISTA", "a new method"]
+        assert set(names[2:]) == {f"paper: {name}" for name in ("ISTA", "FISTA", "LISTA", "BayesLISTA")}
+
+    def test_the_summary_has_what_there_is(self):
+        lines = summary(mnist.FIGURE_100, self.RECORDS).splitlines()
+        assert re.split(r"\s{2,}", lines[1]) == ["passes", "seeds", "1", "5"]
+        assert re.split(r"\s{2,}", lines[3]) == ["ISTA", "2", "0.905", "0.905"]
+        assert re.split(r"\s{2,}", lines[4]) == ["a new method", "1", "7.000"]
+        assert lines[-1].startswith("paper: FISTA")
+
+    def test_the_same_numbers_give_the_same_bytes(self, tmp_path):
+        folders = [tmp_path / name for name in ("a", "b")]
+        for folder in folders:
+            folder.mkdir()
+            write_figure(mnist.FIGURE_100, self.RECORDS, folder)
+        names = sorted(path.name for path in folders[0].iterdir())
+        assert names == ["mnist_k100.csv", "mnist_k100.png", "mnist_k100.svg"]
+        for name in names:
+            assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_a_figure_from_end_to_end(tmp_path):
+    preset = Preset((2, 3), {"ISTA": 2, "Lasso, converged": 1, "no such method": 1}, {}, SIZES)
+    tiny = dataclasses.replace(layers.FIGURE, presets={"quick": preset})
+    found = reproduce([tiny], "quick", tmp_path, progress=False)
+    lines = (tmp_path / "layers.csv").read_text().splitlines()
+    assert lines[0] == "figure,method,x,seed,nmse"
+    expected = [("ISTA", x, seed) for seed in (0, 1) for x in (2, 3)] + [("Lasso, converged", x, 0) for x in (2, 3)]
+    assert [(record.method, record.x, record.seed) for record in found.records["layers"]] == expected
+    assert len(lines) == 1 + len(expected)
+    timings = (tmp_path / "timings.csv").read_text().splitlines()
+    assert len(timings) == 4
+    assert len(found.failures) == 2
+    assert "KeyError: 'no such method'" in (tmp_path / "failures.txt").read_text()
+
+    healed = dataclasses.replace(tiny, presets={"quick": dataclasses.replace(preset, seeds={"ISTA": 2})})
+    reproduce([healed], "quick", tmp_path, progress=False)
+    assert not (tmp_path / "failures.txt").exists()
+    assert (tmp_path / "layers.csv").read_text().splitlines() == lines[:5]
