@@ -1,11 +1,10 @@
 """How a figure is described: a title, axes, and for each preset the cells that make it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bayeslista.experiments.cells import Cell
-from bayeslista.experiments.methods import QUICK_TO_RUN
 
 __all__ = ["Figure", "Preset", "PresetName", "sweep_cells"]
 
@@ -76,8 +75,8 @@ class Figure:
         return self.make_cells(self.name, self.presets[preset])
 
 
-def sweep_cells(figure: str, task: str, preset: Preset) -> list[Cell]:
-    """One cell for each method, point and seed; one for all points where a method is quick to run.
+def sweep_cells(figure: str, task: str, preset: Preset, at_once: Container[str]) -> list[Cell]:
+    """One cell for each method, point and seed; one for all points of some methods.
 
     Parameters
     ----------
@@ -87,6 +86,8 @@ def sweep_cells(figure: str, task: str, preset: Preset) -> list[Cell]:
         What computes a cell, as ``"package.module:function"``.
     preset : Preset
         How much to compute.
+    at_once : container of str
+        Methods whose cells are for all points: those that are quick, or the same everywhere.
 
     Returns
     -------
@@ -97,13 +98,13 @@ def sweep_cells(figure: str, task: str, preset: Preset) -> list[Cell]:
     --------
     >>> from bayeslista.experiments.description import Preset, sweep_cells
     >>> preset = Preset((2, 4), {"ISTA": 1, "LISTA": 1}, {"LISTA": 5}, {})
-    >>> [(cell.method, cell.point) for cell in sweep_cells("layers", "module:function", preset)]
+    >>> [(cell.method, cell.point) for cell in sweep_cells("layers", "module:function", preset, {"ISTA"})]
     [('ISTA', None), ('LISTA', 2), ('LISTA', 4)]
     """
     cells = []
     for method, n_seeds in preset.seeds.items():
         whole: list[tuple[int | None, Sequence[int]]] = [(None, preset.points)]
-        parts = whole if method in QUICK_TO_RUN else [(point, [point]) for point in preset.points]
+        parts = whole if method in at_once else [(point, [point]) for point in preset.points]
         for seed in range(n_seeds):
             for point, points in parts:
                 cells.append(Cell(figure, method, point, seed, task, settings(method, preset, points)))

@@ -18,12 +18,14 @@ from bayeslista.estimators import LISTA, BayesLISTA
 from bayeslista.estimators._base import random_seed
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._variational import VariationalLearner
+from bayeslista.experiments.gibbs import gibbs_posterior
 from bayeslista.metrics import nmse
 from bayeslista.proximal import ProximalWeights, fista, ista, ista_weights
 
 __all__ = [
     "CURVES",
     "IGNORES_LAYERS",
+    "LIMIT",
     "METHODS",
     "QUICK_TO_RUN",
     "Problem",
@@ -38,6 +40,8 @@ _LASSO_FRACTIONS = np.geomspace(1e-3, 0.5, 10)
 _LASSO_STEPS = 5000
 _LASSO_MOST_PAIRS = 100
 _RIDGES = np.geomspace(1e-2, 1e5, 15)
+_TEMPERATURES = 2.0 ** np.linspace(0, 3, 7)
+_ENOUGH_OBSERVED = 0.7  # of the coefficients, from which on chains move freely without heat
 
 
 class Problem(NamedTuple):
@@ -237,6 +241,20 @@ def _ridge(problem: Problem) -> np.ndarray:
     return RidgeCV(_RIDGES, fit_intercept=False).fit(data.Y_train, data.B_train).predict(data.Y_test)
 
 
+def _exact_posterior(problem: Problem) -> np.ndarray:
+    """The posterior mean where matrix, prior and noise are known, by Gibbs sampling."""
+    data = problem.data
+    n_observed, n_components = data.design_matrix.shape
+    sweeps = {} if problem.passes is None else {"n_burn_in": problem.passes // 2, "n_sweeps": problem.passes}
+    temperatures = (1.0,) if n_observed >= _ENOUGH_OBSERVED * n_components else _TEMPERATURES
+    return gibbs_posterior(
+        data.design_matrix, data.Y_test, temperatures=temperatures, random_state=problem.seed, **sweeps
+    ).mean
+
+
+LIMIT = "exact posterior"
+"""What no method can be better than on average; for data of `make_sparse_codes` only."""
+
 METHODS: dict[str, Predictor] = {
     "ISTA": _ista,
     "FISTA": _fista,
@@ -248,10 +266,11 @@ METHODS: dict[str, Predictor] = {
     "LISTA, published": _estimator(LISTA.published),
     "BayesLISTA": _estimator(BayesLISTA),
     "BayesLISTA, published": _published_bayes_lista,
+    LIMIT: _exact_posterior,
 }
 """Every method by its name in figures and tables; the order is that of legends."""
 
-IGNORES_LAYERS = frozenset({"ridge regression", "Lasso, converged"})
+IGNORES_LAYERS = frozenset({"ridge regression", "Lasso, converged", LIMIT})
 """Methods without layers: the same at every depth."""
 
 QUICK_TO_RUN = frozenset({"ISTA", "FISTA", "FISTA, published", "ridge regression", "Lasso, converged"})

@@ -3,13 +3,13 @@
 from bayeslista.datasets import load_mnist_codes
 from bayeslista.experiments.cells import Cell, Row
 from bayeslista.experiments.description import Figure, Preset, settings
-from bayeslista.experiments.methods import METHODS, Problem, learning_curve
+from bayeslista.experiments.methods import LIMIT, METHODS, Problem, learning_curve
 
 __all__ = ["FIGURE_100", "FIGURE_250", "compute"]
 
 _SIZES = {"n_train": 100, "n_test": 100, "n_layers": 20}
 _PASSES = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 499)
-_ONCE = dict.fromkeys(METHODS, 1)
+_ONCE = {method: 1 for method in METHODS if method != LIMIT}
 _STANDARD_ENDS = ("LISTA, published", "BayesLISTA", "BayesLISTA, published")
 _REFITTED = ("LISTA, published", "BayesLISTA")
 
@@ -17,7 +17,7 @@ _REFITTED = ("LISTA, published", "BayesLISTA")
 def _presets(n_observed: int) -> dict[str, Preset]:
     """In `passes`, the most that a method makes: its curve ends there."""
     sizes = _SIZES | {"n_observed": n_observed}
-    quick = {method: 1 for method in METHODS if method not in ("untrained start", "LISTA, published")}
+    quick = {method: 1 for method in _ONCE if method not in ("untrained start", "LISTA, published")}
     return {
         "quick": Preset((1, 2), quick, {}, sizes),
         "standard": Preset(_PASSES, _ONCE, dict.fromkeys(_STANDARD_ENDS, 100), sizes),

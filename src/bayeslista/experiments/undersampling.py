@@ -3,7 +3,7 @@
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.experiments.cells import Cell, Row
 from bayeslista.experiments.description import Figure, Preset, sweep_cells
-from bayeslista.experiments.methods import METHODS, Problem
+from bayeslista.experiments.methods import LIMIT, METHODS, QUICK_TO_RUN, Problem
 from bayeslista.metrics import nmse
 
 __all__ = ["FIGURE", "compute"]
@@ -23,12 +23,13 @@ _QUICK = {
     "LISTA, published": 1,
     "BayesLISTA": 1,
     "BayesLISTA, published": 1,
+    LIMIT: 1,
 }
-_STANDARD = dict.fromkeys(METHODS, 10) | {"Lasso, converged": 3, "LISTA, published": 3}
-_PAPER = dict.fromkeys(METHODS, 10)
+_STANDARD = dict.fromkeys(METHODS, 10) | {"Lasso, converged": 3, "LISTA, published": 3, LIMIT: 3}
+_PAPER = dict.fromkeys(METHODS, 10) | {LIMIT: 3}
 
 PRESETS = {
-    "quick": Preset((20, 80), _QUICK, {"LISTA, published": 20, "BayesLISTA, published": 20}, _SIZES),
+    "quick": Preset((20, 80), _QUICK, {"LISTA, published": 20, "BayesLISTA, published": 20, LIMIT: 100}, _SIZES),
     "standard": Preset(_OBSERVED, _STANDARD, {"LISTA, published": 100, "BayesLISTA, published": 100}, _SIZES),
     "paper": Preset(_OBSERVED, _PAPER, {"LISTA, published": 1000, "BayesLISTA, published": 1000}, _SIZES),
 }
@@ -64,7 +65,7 @@ def compute(cell: Cell) -> list[Row]:
 
 
 def _cells(figure: str, preset: Preset) -> list[Cell]:
-    return sweep_cells(figure, f"{__name__}:compute", preset)
+    return sweep_cells(figure, f"{__name__}:compute", preset, QUICK_TO_RUN)
 
 
 FIGURE = Figure(
