@@ -1,6 +1,7 @@
 """Fixtures shared by the tests."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,10 @@ def shared() -> Path:
     if not (folder / "reference").is_dir():
         pytest.skip("the reference data in ../shared are not on this machine")
     return folder
+
+
+@pytest.fixture
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where plotly is not installed."""
+    for name in ("plotly", "plotly.graph_objects", "plotly.offline"):
+        monkeypatch.setitem(sys.modules, name, None)

@@ -48,6 +48,15 @@ def test_a_table_is_printed_and_files_are_named(arguments, tmp_path):
     assert "paper: BayesLISTA" in done.output
     assert str(tmp_path) in done.output
     assert (tmp_path / "layers.svg").exists()
+    assert str(tmp_path / "report.html") in done.output.replace("\n", "")
+    assert "plotly" not in done.output
+
+
+def test_where_plotly_is_missing_this_is_said_first_and_pictures_are_still(arguments, tmp_path, without_plotly):
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 0
+    assert done.output.index('pip install "bayeslista[report]"') < done.output.index("paper: BayesLISTA")
+    assert "<img" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_failed_cell_shows_in_the_exit_code_and_its_reason_on_the_screen(arguments, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from bayeslista.datasets import make_sparse_codes
 from bayeslista.experiments import active_learning, layers, methods, mnist, undersampling
 from bayeslista.experiments.cells import Cell
 from bayeslista.experiments.description import Preset
-from bayeslista.experiments.figures import Record, curves, draw, summary, write_figure
+from bayeslista.experiments.figures import Record, curves, draw, draw_chart, summary, write_figure
 from bayeslista.experiments.methods import CURVES, METHODS, Problem, learning_curve
 from bayeslista.experiments.published import published_curves
 from bayeslista.experiments.reproduction import FIGURES, reproduce
@@ -224,6 +224,27 @@ class TestFiles:
         names = [text.get_text() for text in legend.get_texts()]
         assert names[:2] == ["ISTA", "a new method"]
         assert set(names[2:]) == {f"paper: {name}" for name in ("ISTA", "FISTA", "LISTA", "BayesLISTA")}
+
+    def test_a_chart_shows_the_same_curves(self):
+        chart = draw_chart(mnist.FIGURE_100, self.RECORDS)
+        axes = draw(mnist.FIGURE_100, self.RECORDS).axes[0]
+        lines = {line.name: line for line in chart.data}
+        assert list(lines) == [text.get_text() for text in axes.get_legend().get_texts()]
+        assert [line.line.dash == "dash" for line in chart.data] == [name.startswith("paper: ") for name in lines]
+        assert lines["ISTA"].x == (1, 5)
+        np.testing.assert_allclose(lines["ISTA"].y, 0.905)
+        np.testing.assert_allclose(lines["ISTA"].error_y.array, 0.01 / np.sqrt(2))
+        assert lines["a new method"].error_y.array is None
+        assert lines["paper: LISTA"].y == published_curves()["mnist_k100"]["LISTA"].nmse
+        assert chart.layout.xaxis.type == "log"
+        assert list(chart.layout.xaxis.tickvals) == list(axes.get_xticks())
+        assert chart.layout.yaxis.range == (None, axes.get_ylim()[1])
+
+    def test_a_chart_of_nothing_shows_the_published_curves(self):
+        chart = draw_chart(layers.FIGURE, [])
+        assert [line.name for line in chart.data] == [f"paper: {name}" for name in published_curves()["layers"]]
+        assert chart.layout.xaxis.type == "linear"
+        assert chart.layout.yaxis.range is None
 
     def test_the_summary_has_what_there_is(self):
         lines = summary(mnist.FIGURE_100, self.RECORDS).splitlines()

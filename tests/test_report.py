@@ -1,15 +1,15 @@
 import base64
 import os
 import re
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import plotly.graph_objects
 import pytest
 
 from bayeslista.plots import plot_nmse
-from bayeslista.report import Figure, Paragraph, Section, Table, write_page
+from bayeslista.report import Chart, Figure, Paragraph, Section, Table, can_draw_charts, write_page
+from html_page import Page
 
-VOID = {"meta", "img"}
 SECTIONS = [
     Section(
         "Text & tables", [Paragraph("1 < 2 <script>alert('x')</script>"), Table(["a", "b"], [["r", "<b>"]], "c&d")]
@@ -19,29 +19,8 @@ SECTIONS = [
 ]
 
 
-class Page(HTMLParser):
-    """Checks that tags nest, and collects them with their text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.stack, self.tags, self.text = [], [], ""
-        self.feed(text)
-        self.close()
-        assert self.stack == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.stack.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.stack.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-    def all(self, tag):
-        return [attributes for name, attributes in self.tags if name == tag]
+def chart(description="a line", caption=""):
+    return Chart(plotly.graph_objects.Figure([{"x": [1], "y": [2], "name": "</script><b>"}]), description, caption)
 
 
 @pytest.fixture
@@ -87,6 +66,34 @@ def test_nothing_is_fetched_from_anywhere(page, tmp_path):
     assert all(not attributes.keys() & {"href", "srcset"} for _, attributes in page.tags)
 
 
+def test_charts_are_described_and_share_one_script(tmp_path):
+    blocks = [chart('1 < 2 "<b>"', "c > d"), Paragraph("between"), chart()]
+    write_page(tmp_path / "index.html", "title", [Section("one", blocks), Section("two", [chart()])])
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert [each["aria-label"] for each in page.all("div") if "role" in each] == ['1 < 2 "<b>"', "a line", "a line"]
+    assert [each["id"] for each in page.all("div") if "id" in each] == ["chart-1", "chart-2", "chart-3"]
+    assert len(page.scripts) == 4
+    assert sum(len(script) > 1_000_000 for script in page.scripts) == 1
+    assert page.text.count("c > d") == 1
+    assert not page.all("b")
+    assert not any(attributes.keys() & {"src", "href", "srcset"} for _, attributes in page.tags)
+
+
+def test_the_same_blocks_give_the_same_bytes(tmp_path):
+    pages = []
+    for _ in range(2):
+        picture = Figure(plot_nmse({"a": 0.5}).figure, "a bar")
+        write_page(tmp_path / "index.html", "title", [Section("heading", [picture, chart()])])
+        pages.append((tmp_path / "index.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_only_charts_need_plotly(without_plotly, tmp_path):
+    assert not can_draw_charts()
+    write_page(tmp_path / "index.html", "title", SECTIONS)
+    assert (tmp_path / "index.html").exists()
+
+
 def test_both_light_and_dark_readers_are_served(tmp_path):
     write_page(tmp_path / "index.html", "title", [])
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -99,6 +106,7 @@ def test_both_light_and_dark_readers_are_served(tmp_path):
     [
         (Table(["a", "b"], [["only one"]]), "header has 2 cells, but the row"),
         (Figure(plot_nmse({"a": 0.5}).figure, " "), "needs a description"),
+        (chart(" "), "needs a description"),
     ],
 )
 def test_a_page_that_cannot_be_rendered_leaves_the_old_one(tmp_path, block, message):

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,10 @@ from typing import Annotated
 import typer
 
 from bayeslista.experiments.figures import summary
+from bayeslista.experiments.page import STILL_PICTURES
 from bayeslista.experiments.reproduction import FIGURES, reproduce
-from bayeslista.experiments.runner import Failure
+from bayeslista.experiments.runner import Failure, count_reasons
+from bayeslista.report import can_draw_charts
 
 __all__ = ["app"]
 
@@ -59,11 +60,13 @@ def _reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="Processes, each of one thread.")] = os.cpu_count() or 1,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("reproduction"),
 ) -> None:
-    """Make the paper's figures: tables, pictures over the published curves, and timings.
+    """Make the paper's figures: tables, pictures over the published curves, timings, and a page of it all.
 
     Finished parts are kept in the folder: after an interrupt, of whatever kind, the same command goes on from there.
     """
     chosen = [each for name, group in FIGURES.items() if figure in (FigureName.ALL, name) for each in group]
+    if not can_draw_charts():
+        print(STILL_PICTURES, file=sys.stderr)
     try:
         found = reproduce(chosen, preset.value, out, jobs)
     except OSError as error:
@@ -74,7 +77,7 @@ def _reproduce(
         raise typer.Exit(_INTERRUPTED) from None
     for each in chosen:
         print(f"\n{summary(each, found.records[each.name])}")
-    print(f"\nTables (.csv) and figures (.svg, .png) are in {out}; timings.csv says how long each part took.")
+    print(f"\nOpen {out / 'report.html'} for all of it. Tables (.csv) and figures (.svg, .png) are in {out}.")
     if found.failures:
         print(_failure_lines(found.failures, out), file=sys.stderr)
         raise typer.Exit(1)
@@ -82,6 +85,6 @@ def _reproduce(
 
 def _failure_lines(failures: list[Failure], out: Path) -> str:
     """How many parts failed and why, each reason once."""
-    reasons = Counter((failure.cell.figure, failure.cell.method, failure.reason) for failure in failures)
-    lines = [f"  {n} of {figure}, {method}: {reason}" for (figure, method, reason), n in reasons.items()]
+    reasons = count_reasons(failures).items()
+    lines = [f"  {n} of {figure}, {method}: {reason}" for (figure, method, reason), n in reasons]
     return "\n".join(["\nSome parts failed:", *lines, f"{out / 'failures.txt'} has the tracebacks."])

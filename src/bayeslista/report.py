@@ -1,21 +1,24 @@
-"""One self-contained HTML page: text, tables and figures in a single file that needs no network.
+"""One self-contained HTML page: text, tables, figures and charts in a single file that needs no network.
 
-Text is escaped, figures are embedded as vector images, and colours follow the reader's light or dark setting.
+Text is escaped, figures are embedded as vector images, charts with the script that draws them, and colours follow the
+reader's light or dark setting.
 """
 
 import base64
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import matplotlib.figure
+    import plotly.graph_objects
 
-__all__ = ["Figure", "Paragraph", "Section", "Table", "write_page"]
+__all__ = ["Block", "Chart", "Figure", "Paragraph", "Section", "Table", "can_draw_charts", "svg_bytes", "write_page"]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1e293b; --quiet: #526077; --line: #cbd5e1; --page: #ffffff; }
@@ -36,6 +39,9 @@ tbody th { font-weight: normal; }
 figure { margin: 1.5rem 0; }
 img { display: block; width: 100%; height: auto; background: #ffffff; border-radius: 0.5rem; }
 """
+
+# Without this, plotly 7 offers to send the chart's data to its maker.
+_CHART_CONFIG = {"showSendToCloud": False, "displaylogo": False}
 
 
 class Paragraph(NamedTuple):
@@ -82,6 +88,26 @@ class Figure(NamedTuple):
     caption: str = ""
 
 
+class Chart(NamedTuple):
+    """A plotly figure, which answers to the pointer; `description` says in words what it shows.
+
+    Examples
+    --------
+    >>> import plotly.graph_objects
+    >>> from bayeslista.report import Chart
+    >>> Chart(plotly.graph_objects.Figure(), description="An empty chart.").caption
+    ''
+    """
+
+    picture: "plotly.graph_objects.Figure"
+    description: str
+    caption: str = ""
+
+
+Block = Paragraph | Table | Figure | Chart
+"""What can stand below a heading."""
+
+
 class Section(NamedTuple):
     """A heading and what stands below it.
 
@@ -93,7 +119,57 @@ class Section(NamedTuple):
     """
 
     heading: str
-    blocks: Sequence[Paragraph | Table | Figure]
+    blocks: Sequence[Block]
+
+
+def can_draw_charts() -> bool:
+    """Whether plotly is installed, which a `Chart` needs.
+
+    Returns
+    -------
+    bool
+        True if it can be imported.
+
+    Examples
+    --------
+    >>> from bayeslista.report import can_draw_charts
+    >>> can_draw_charts()
+    True
+    """
+    try:
+        import plotly.graph_objects
+        import plotly.offline  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def svg_bytes(picture: "matplotlib.figure.Figure") -> bytes:
+    """Draw a matplotlib figure as SVG; the same figure gives the same bytes.
+
+    Parameters
+    ----------
+    picture : matplotlib.figure.Figure
+        What to draw.
+
+    Returns
+    -------
+    bytes
+        The file.
+
+    Examples
+    --------
+    >>> import matplotlib.figure
+    >>> from bayeslista.report import svg_bytes
+    >>> svg_bytes(matplotlib.figure.Figure())[:5]
+    b'<?xml'
+    """
+    import matplotlib
+
+    drawing = BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "bayeslista"}):
+        picture.savefig(drawing, format="svg", metadata={"Date": None})
+    return drawing.getvalue()
 
 
 def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Section]) -> None:
@@ -114,7 +190,7 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
     Raises
     ------
     ValueError
-        If a row of a table is not as long as its header, or a figure has no description.
+        If a row of a table is not as long as its header, or a figure or chart has no description.
     OSError
         If the file cannot be written.
 
@@ -141,24 +217,32 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
 
 
 def _page(title: str, sections: Sequence[Section]) -> str:
-    body = "\n".join(_section(section) for section in sections)
+    numbers = count(1)
+    body = "\n".join(_section(section, numbers) for section in sections)
+    script = _chart_script() if any(isinstance(block, Chart) for each in sections for block in each.blocks) else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n{script}</head>\n"
         f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
-def _section(section: Section) -> str:
-    blocks = "\n".join(_block(block) for block in section.blocks)
+def _section(section: Section, numbers: Iterator[int]) -> str:
+    blocks = "\n".join(_block(block, numbers) for block in section.blocks)
     return f"<section>\n<h2>{escape(section.heading)}</h2>\n{blocks}\n</section>"
 
 
-def _block(block: Paragraph | Table | Figure) -> str:
+def _block(block: Block, numbers: Iterator[int]) -> str:
     if isinstance(block, Paragraph):
         return f"<p>{escape(block.text)}</p>"
-    return _table(block) if isinstance(block, Table) else _figure(block)
+    if isinstance(block, Table):
+        return _table(block)
+    if not block.description.strip():
+        raise ValueError("A figure needs a description: say in words what it shows.")
+    content = _chart(block, next(numbers)) if isinstance(block, Chart) else _image(block)
+    caption = f"\n<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
+    return f"<figure>\n{content}{caption}\n</figure>"
 
 
 def _table(table: Table) -> str:
@@ -177,11 +261,26 @@ def _table(table: Table) -> str:
     )
 
 
-def _figure(figure: Figure) -> str:
-    if not figure.description.strip():
-        raise ValueError("A figure needs a description: say in words what it shows.")
-    drawing = BytesIO()
-    figure.picture.savefig(drawing, format="svg")
-    source = f"data:image/svg+xml;base64,{base64.b64encode(drawing.getvalue()).decode('ascii')}"
-    caption = f"\n<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
-    return f'<figure>\n<img src="{source}" alt="{escape(figure.description)}">{caption}\n</figure>'
+def _image(figure: Figure) -> str:
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg_bytes(figure.picture)).decode('ascii')}"
+    return f'<img src="{source}" alt="{escape(figure.description)}">'
+
+
+def _chart(chart: Chart, number: int) -> str:
+    from plotly.io import to_html
+
+    # The number stands where plotly would draw a name by lot: the same charts give the same page.
+    content = to_html(
+        chart.picture,
+        config=_CHART_CONFIG,
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=f"chart-{number}",
+    )
+    return f'<div role="img" aria-label="{escape(chart.description)}">{content}</div>'
+
+
+def _chart_script() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return f"<script>{get_plotlyjs()}</script>\n"

@@ -6,17 +6,30 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bayeslista.experiments.description import Figure
 from bayeslista.experiments.published import published_curves
+from bayeslista.report import svg_bytes
 
 if TYPE_CHECKING:
     import matplotlib.figure
+    import plotly.graph_objects
 
-__all__ = ["COLUMNS", "Curve", "Record", "curves", "draw", "summary", "write_figure", "write_whole"]
+__all__ = [
+    "COLUMNS",
+    "Curve",
+    "Record",
+    "curves",
+    "draw",
+    "draw_chart",
+    "mean_table",
+    "summary",
+    "write_figure",
+    "write_whole",
+]
 
 COLUMNS = ("figure", "method", "x", "seed", "nmse")
 
@@ -47,6 +60,8 @@ _PAPER_COLOURS = {
 _OTHER_COLOUR = "#1e293b"
 _LABEL_RATIO = 1.5
 _HIGHEST = 1.25  # of the axis; a curve that leaves it is in the table
+_ERROR_LABEL = "NMSE of the test codes"
+_CHART_HEIGHT = 560  # pixels
 
 
 class Record(NamedTuple):
@@ -122,6 +137,36 @@ def curves(records: Sequence[Record]) -> dict[str, Curve]:
     }
 
 
+class _Line(NamedTuple):
+    """What is drawn of one method; the published ones are dashed."""
+
+    label: str
+    colour: str
+    x: Sequence[float]
+    nmse: Sequence[float]
+    spread: Sequence[float] | None
+    dashed: bool
+
+
+def _lines(figure: Figure, records: Sequence[Record]) -> list[_Line]:
+    """Our curves, then the published ones."""
+    ours = [
+        _Line(
+            method,
+            _COLOURS.get(method, _OTHER_COLOUR),
+            curve.x,
+            curve.mean,
+            curve.std if curve.n_seeds > 1 else None,
+            False,
+        )
+        for method, curve in curves(records).items()
+    ]
+    return ours + [
+        _Line(f"paper: {method}", _PAPER_COLOURS[method], curve.x, curve.nmse, None, True)
+        for method, curve in published_curves()[figure.name].items()
+    ]
+
+
 def draw(figure: Figure, records: Sequence[Record]) -> "matplotlib.figure.Figure":
     """Draw mean and spread by method over the published curves, which are dashed.
 
@@ -150,43 +195,132 @@ def draw(figure: Figure, records: Sequence[Record]) -> "matplotlib.figure.Figure
 
     canvas = Canvas(figsize=(9.0, 5.4), layout="constrained")
     axes = canvas.subplots()
-    drawn: list[Any] = []
-    highest: list[float] = []
-    where: set[float] = set()
-    for method, curve in curves(records).items():
-        colour = _COLOURS.get(method, _OTHER_COLOUR)
-        spread = curve.std if curve.n_seeds > 1 else None
-        style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 3.5, "capsize": 2.0, "label": method}
-        drawn.append(axes.errorbar(curve.x, curve.mean, yerr=spread, **style))
-        highest += curve.mean
-        where |= set(curve.x)
-    for method, published in published_curves()[figure.name].items():
-        colour = _PAPER_COLOURS[method]
-        drawn += axes.plot(published.x, published.nmse, color=colour, linestyle="--", label=f"paper: {method}")
-        highest += published.nmse
-        where |= set(published.x)
+    lines = _lines(figure, records)
+    drawn = [
+        axes.errorbar(
+            line.x,
+            line.nmse,
+            yerr=line.spread,
+            color=line.colour,
+            linestyle="--" if line.dashed else "-",
+            marker=None if line.dashed else "o",
+            markersize=3.5,
+            capsize=2.0,
+            label=line.label,
+        )
+        for line in lines
+    ]
     if figure.log_x:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator(_apart(sorted(where)) if figure.log_x else sorted(where)))
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(figure, lines)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    if max(highest) > _HIGHEST:
+    if _highest(lines) > _HIGHEST:
         axes.set_ylim(top=_HIGHEST)
     axes.set_xlabel(figure.x_label)
-    axes.set_ylabel("NMSE of the test codes")
+    axes.set_ylabel(_ERROR_LABEL)
     axes.set_title(figure.title, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(handles=drawn, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return canvas
 
 
-def _apart(points: Sequence[float]) -> list[float]:
-    """Those far enough from the last one for their labels to stand side by side on a logarithmic axis."""
+def draw_chart(figure: Figure, records: Sequence[Record]) -> "plotly.graph_objects.Figure":
+    """Draw what `draw` does, to be looked at in a browser: curves come and go by a click on their names.
+
+    Parameters
+    ----------
+    figure : Figure
+        What it is of.
+    records : sequence of Record
+        Its numbers.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Belongs to nobody else.
+
+    Raises
+    ------
+    ImportError
+        If plotly is not installed.
+
+    Examples
+    --------
+    >>> from bayeslista.experiments.figures import Record, draw_chart
+    >>> from bayeslista.experiments.layers import FIGURE
+    >>> chart = draw_chart(FIGURE, [Record("layers", "ISTA", 4, 0, 0.785)])
+    >>> [line.name for line in chart.data][:2]
+    ['ISTA', 'paper: ISTA']
+    """
+    from plotly.graph_objects import Figure as Canvas
+
+    lines = _lines(figure, records)
+    canvas = Canvas()
+    for line in lines:
+        canvas.add_scatter(
+            name=line.label,
+            x=line.x,
+            y=line.nmse,
+            error_y=None if line.spread is None else {"array": line.spread, "thickness": 1, "width": 3},
+            mode="lines" if line.dashed else "lines+markers",
+            line={"color": line.colour, "dash": "dash" if line.dashed else "solid"},
+        )
+    ticks = _ticks(figure, lines)
+    canvas.update_xaxes(title=figure.x_label, type="log" if figure.log_x else "linear")
+    canvas.update_xaxes(tickvals=ticks, ticktext=[f"{x:g}" for x in ticks])
+    canvas.update_yaxes(title=_ERROR_LABEL, hoverformat=".3f")
+    if _highest(lines) > _HIGHEST:
+        canvas.update_yaxes(range=[None, _HIGHEST])
+    return canvas.update_layout(template="none", height=_CHART_HEIGHT, margin={"t": 30})
+
+
+def _ticks(figure: Figure, lines: Sequence[_Line]) -> list[float]:
+    """All points; on a logarithmic axis those far enough from the last for their labels to stand side by side."""
     shown: list[float] = []
-    for x in points:
-        if not shown or x >= _LABEL_RATIO * shown[-1]:
+    for x in sorted({x for line in lines for x in line.x}):
+        if not figure.log_x or not shown or x >= _LABEL_RATIO * shown[-1]:
             shown.append(x)
     return shown
+
+
+def _highest(lines: Sequence[_Line]) -> float:
+    return max(max(line.nmse) for line in lines)
+
+
+def mean_table(figure: Figure, records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """The mean errors and the published ones, ready to be shown.
+
+    Parameters
+    ----------
+    figure : Figure
+        What it is of.
+    records : sequence of Record
+        Its numbers.
+
+    Returns
+    -------
+    list of tuple of str
+        The header, then a row a method: its name, the number of seeds, and a cell for each point that was computed.
+
+    Examples
+    --------
+    >>> from bayeslista.experiments.figures import Record, mean_table
+    >>> from bayeslista.experiments.layers import FIGURE
+    >>> mean_table(FIGURE, [Record("layers", "ISTA", 4, 0, 0.78)])[:2]
+    [('layers L', 'seeds', '4'), ('ISTA', '1', '0.780')]
+    """
+    ours = curves(records)
+    shown = sorted({x for curve in ours.values() for x in curve.x})
+    rows = [(method, str(curve.n_seeds), dict(zip(curve.x, curve.mean, strict=True))) for method, curve in ours.items()]
+    rows += [
+        (f"paper: {method}", "", dict(zip(curve.x, curve.nmse, strict=True)))
+        for method, curve in published_curves()[figure.name].items()
+    ]
+    return [
+        (figure.x_label, "seeds", *(f"{x:g}" for x in shown)),
+        *((method, n_seeds, *(f"{by_x[x]:.3f}" if x in by_x else "" for x in shown)) for method, n_seeds, by_x in rows),
+    ]
 
 
 def summary(figure: Figure, records: Sequence[Record]) -> str:
@@ -218,17 +352,7 @@ def summary(figure: Figure, records: Sequence[Record]) -> str:
     paper: LISTA              0.604
     paper: BayesLISTA         0.601
     """
-    ours = curves(records)
-    shown = sorted({x for curve in ours.values() for x in curve.x})
-    rows = [(method, str(curve.n_seeds), dict(zip(curve.x, curve.mean, strict=True))) for method, curve in ours.items()]
-    rows += [
-        (f"paper: {method}", "", dict(zip(curve.x, curve.nmse, strict=True)))
-        for method, curve in published_curves()[figure.name].items()
-    ]
-    cells = [(figure.x_label, "seeds", *(f"{x:g}" for x in shown))]
-    cells += [
-        (method, n_seeds, *(f"{by_x[x]:.3f}" if x in by_x else "" for x in shown)) for method, n_seeds, by_x in rows
-    ]
+    cells = mean_table(figure, records)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
     return "\n".join([figure.title, lines[0], "-" * len(lines[0]), *lines[1:]])
@@ -259,15 +383,11 @@ def write_figure(figure: Figure, records: Sequence[Record], folder: Path) -> Non
     layers,ISTA,4,0,0.785000
     <BLANKLINE>
     """
-    import matplotlib
-
     lines = [(r.figure, r.method, f"{r.x:g}", r.seed, f"{r.nmse:.6f}") for r in records]
     write_whole(folder / f"{figure.name}.csv", csv_text(COLUMNS, lines))
-    canvas, svg, png = draw(figure, records), io.BytesIO(), io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "bayeslista"}):
-        canvas.savefig(svg, format="svg", metadata={"Date": None})
+    canvas, png = draw(figure, records), io.BytesIO()
+    write_whole(folder / f"{figure.name}.svg", svg_bytes(canvas))
     canvas.savefig(png, format="png", dpi=150)
-    write_whole(folder / f"{figure.name}.svg", svg.getvalue())
     write_whole(folder / f"{figure.name}.png", png.getvalue())
 
 

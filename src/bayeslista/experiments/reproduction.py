@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bayeslista.experiments import active_learning, layers, mnist, undersampling
 from bayeslista.experiments.description import Figure
 from bayeslista.experiments.figures import Record, csv_text, write_figure, write_whole
+from bayeslista.experiments.page import write_report
 from bayeslista.experiments.runner import Failure, Results, run
 
 __all__ = ["FIGURES", "Reproduction", "reproduce"]
@@ -53,8 +54,9 @@ def reproduce(
 ) -> Reproduction:
     """Compute figures of the paper and write them to a folder.
 
-    For each figure there are a CSV file with every seed, an SVG and a PNG file; for all of them ``timings.csv`` and,
-    if a cell failed, ``failures.txt``. Finished cells are kept in ``cells/`` and not computed again.
+    For each figure there are a CSV file with every seed, an SVG and a PNG file; for all of them ``timings.csv``,
+    ``report.html`` and, if a cell failed, ``failures.txt``. Finished cells are kept in ``cells/`` and not computed
+    again.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ def reproduce(
     >>> with tempfile.TemporaryDirectory() as out:
     ...     found = reproduce([tiny], "quick", out, progress=False)
     ...     sorted(path.name for path in Path(out).iterdir())
-    ['cells', 'layers.csv', 'layers.png', 'layers.svg', 'timings.csv']
+    ['cells', 'layers.csv', 'layers.png', 'layers.svg', 'report.html', 'timings.csv']
     >>> [record.x for record in found.records["layers"]]
     [2, 3]
     """
@@ -108,6 +110,7 @@ def reproduce(
         write_figure(figure, records[figure.name], folder)
     _write_timings(results, folder)
     _write_failures(results, folder)
+    write_report(folder / "report.html", figures, preset, records, results)
     return Reproduction(records, results.failures)
 
 

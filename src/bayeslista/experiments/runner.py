@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from bayeslista.experiments.cells import Cell, Outcome, load
 
-__all__ = ["Failure", "Results", "run"]
+__all__ = ["Failure", "Results", "count_reasons", "run"]
 
 _ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
@@ -74,6 +74,30 @@ class Results(NamedTuple):
 
     finished: list[tuple[Cell, Outcome]]
     failures: list[Failure]
+
+
+def count_reasons(failures: Sequence[Failure]) -> Counter[tuple[str, str, str]]:
+    """How many cells failed for the same reason.
+
+    Parameters
+    ----------
+    failures : sequence of Failure
+        What failed.
+
+    Returns
+    -------
+    Counter
+        By figure, method and reason, in the order in which they first occur.
+
+    Examples
+    --------
+    >>> from bayeslista.experiments.cells import Cell
+    >>> from bayeslista.experiments.runner import Failure, count_reasons
+    >>> cells = [Cell("layers", "ISTA", 4, seed, "module:function", {}) for seed in (0, 1)]
+    >>> dict(count_reasons([Failure(cell, "ValueError: no data") for cell in cells]))
+    {('layers', 'ISTA', 'ValueError: no data'): 2}
+    """
+    return Counter((failure.cell.figure, failure.cell.method, failure.reason) for failure in failures)
 
 
 def run(cells: Sequence[Cell], folder: str | os.PathLike[str], jobs: int = 1, progress: bool = True) -> Results:
