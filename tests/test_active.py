@@ -11,7 +11,14 @@ from hypothesis.extra import numpy as hnp
 from sklearn.base import BaseEstimator
 
 from bayeslista import BayesLISTA
-from bayeslista.active import active_learning, select_batch, spike_slab_entropy, support_entropy, total_variance
+from bayeslista.active import (
+    active_learning,
+    select_batch,
+    spike_slab_entropy,
+    support_entropy,
+    total_variance,
+    variance_reduction,
+)
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.distributions import SpikeSlab
 
@@ -104,6 +111,70 @@ class TestScores:
         assert (one <= 2 * np.log(2) * (1 + 1e-12)).all()
 
 
+class TestVarianceReduction:
+    def test_it_is_what_a_gaussian_process_would_forget(self):
+        rng = np.random.default_rng(0)
+        features, known = rng.normal(size=(6, 3)), rng.normal(size=(4, 3))
+        belief = SpikeSlab(*rng.uniform(0.1, 1.0, (3, 6, 5)))
+        features *= np.sqrt(6 / np.sum(features**2))  # mean squared norm 1
+
+        def variances(learned):
+            across = features @ learned.T
+            gram = learned @ learned.T + 0.2 * np.eye(len(learned))
+            return np.diag(features @ features.T - across @ np.linalg.solve(gram, across.T))
+
+        before = variances(known)
+        unknown = belief.var().sum(axis=1) / (belief.var() + belief.mean() ** 2).sum(axis=1)
+        expected = [
+            np.sum(unknown * (before - variances(np.concatenate([known, row[None]]))) / before) for row in features
+        ]
+        np.testing.assert_allclose(variance_reduction(belief, features, known, noise=0.2), expected, rtol=1e-10)
+
+    @given(TABLES, st.sampled_from([1e-150, 1.0, 1e150]), st.sampled_from([1e-3, 1.0, 1e3]))
+    def test_units_do_not_matter_and_scores_are_shares(self, table, unit, code_unit):
+        chance, mean, var = table
+        rng = np.random.default_rng(0)
+        features, known = rng.normal(size=(len(chance), 2)), rng.normal(size=(3, 2))
+        scores = variance_reduction(SpikeSlab(chance, mean, var), features, known)
+        rescaled = SpikeSlab(chance, code_unit * mean, code_unit**2 * var)
+        np.testing.assert_allclose(
+            variance_reduction(rescaled, unit * features, unit * known), scores, rtol=1e-8, atol=1e-12
+        )
+        assert ((scores >= 0) & (scores <= len(scores))).all()
+
+    def test_a_candidate_like_many_tells_more_than_an_odd_one_of_larger_variance(self):
+        features = np.array([[1.0, 0.0], [0.9, 0.1], [1.1, 0.0], [0.0, 2.0]])
+        belief = SpikeSlab(np.ones((4, 1)), 1.0, [[1.0], [1.0], [1.0], [4.0]])
+        assert variance_reduction(belief, features, np.zeros((0, 2))).argmax() != total_variance(belief).argmax() == 3
+
+    def test_what_is_known_well_is_not_asked_for_again(self):
+        features = np.eye(2)
+        belief = SpikeSlab(np.full((2, 1), 0.5), 1.0, 1.0)
+        assert variance_reduction(belief, features, np.repeat(features[:1], 50, axis=0)).argmax() == 1
+
+    def test_observations_and_codes_of_nothing_have_a_score(self):
+        belief = SpikeSlab([[0.5], [0.0]], 1.0, 1.0)
+        np.testing.assert_array_equal(variance_reduction(belief, np.zeros((2, 3)), np.zeros((1, 3))), 0.0)
+
+    @pytest.mark.parametrize(
+        ("arguments", "options", "message"),
+        [
+            ((np.zeros(2), np.zeros((1, 1))), {}, r"features has shape \(2,\), expected \(n, n_features\)"),
+            (
+                (np.zeros((3, 1)), np.zeros((1, 1))),
+                {},
+                r"features has shape \(3, 1\) and known \(1, 1\)",
+            ),
+            ((np.zeros((2, 1)), np.zeros((1, 2))), {}, r"known \(1, 2\)"),
+            ((np.zeros((2, 1)), [[np.nan]]), {}, "known must be finite"),
+            ((np.zeros((2, 1)), np.zeros((1, 1))), {"noise": 0.0}, "noise must be a number larger than 0, got 0.0"),
+        ],
+    )
+    def test_wrong_input_is_named(self, arguments, options, message):
+        with pytest.raises(ValueError, match=message):
+            variance_reduction(SpikeSlab([[0.5], [0.5]], 1.0, 1.0), *arguments, **options)
+
+
 class TestSelectBatch:
     @given(RANKABLE, st.data())
     def test_without_features_it_is_the_head_of_a_stable_ranking(self, scores, data):
@@ -164,7 +235,7 @@ class TestSelectBatch:
             (([1.0, 2.0], 0), {}, "n must be an integer from 1 to 2, got 0"),
             (([1.0, 2.0], 1.5), {}, "n must be an integer from 1 to 2, got 1.5"),
             (([1.0, 2.0], 1), {"shortlist": 0}, "shortlist must be an integer of at least 1, got 0"),
-            (([1.0, 2.0], 1, [1.0, 2.0]), {}, r"features has shape \(2,\), expected \(2, n_features\)"),
+            (([1.0, 2.0], 1, [1.0, 2.0]), {}, r"features has shape \(2,\), expected \(n, n_features\)"),
             (([1.0, 2.0], 1, [[1.0]]), {}, r"features has shape \(1, 1\), expected \(2, n_features\)"),
             (([1.0, 2.0], 1, [[1.0], [np.inf]]), {}, "features must be finite"),
         ],
@@ -189,6 +260,13 @@ class Recorder(BaseEstimator):
         return SpikeSlab(1.0, 0.0, X)
 
 
+class Even(Recorder):
+    """As sure of one observation as of another."""
+
+    def predict_dist(self, X):
+        return SpikeSlab(np.full((len(X), 1), 0.5), 1.0, 1.0)
+
+
 X_TRAIN, Y_TRAIN = np.zeros((2, 1)), np.array([[-1.0], [-2.0]])
 X_POOL, Y_POOL = np.array([[0.5], [3.0], [1.0], [3.0]]), np.array([[10.0], [11.0], [12.0], [13.0]])
 
@@ -202,6 +280,17 @@ class TestActiveLearning:
         steps = list(run(n_additions=4))
         assert [step.pool_index for step in steps] == [1, 3, 2, 0]
         assert [step.score for step in steps] == [3.0, 3.0, 1.0, 0.5]
+
+    def test_variance_reduction_looks_at_observations_known_and_left(self):
+        pool = np.array([[1.0, 0.0], [0.9, 0.1], [1.1, 0.0], [0.0, 1.0]])
+        pairs = np.array([[0.0, 0.0]]), Y_TRAIN[:1], pool, Y_POOL
+        steps = list(run(pairs=pairs, n_additions=4, strategy="variance_reduction", model=Even()))
+        taken = [step.pool_index for step in steps]
+        assert taken[:2] == [2, 3], "one of those alike, then the one that is not"
+        assert sorted(taken) == [0, 1, 2, 3]
+        left = [0, 1, 3]
+        expected = variance_reduction(Even().predict_dist(pool[left]), pool[left], pool[[2]])
+        assert steps[1].score == expected[2]
 
     def test_an_unfitted_model_is_fitted_first_and_then_given_each_new_pair(self):
         model = Recorder()
@@ -272,7 +361,7 @@ class TestActiveLearning:
             ({0: np.zeros((2, 2))}, {}, r"X_train has shape \(2, 2\) and X_pool \(4, 1\)"),
             ({1: np.zeros(2)}, {}, r"y_train has shape \(2,\) and y_pool \(4, 1\)"),
             ({}, {"n_additions": 5}, "n_additions must be an integer from 1 to 4, got 5"),
-            ({}, {"strategy": "best"}, "strategy must be a score or 'random', got 'best'"),
+            ({}, {"strategy": "best"}, "strategy must be a score, 'variance_reduction' or 'random', got 'best'"),
             ({}, {"update": "refit"}, "update must be 'partial_fit', 'fit' or a callable, got 'refit'"),
         ],
     )

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bayeslista import LISTA, BayesLISTA
 from bayeslista.datasets import make_sparse_codes
@@ -191,12 +192,38 @@ class TestActiveLearning:
         sizes = {**self.SETTINGS, "passes_per_addition": 1}
         cell = Cell("active", method, None, 0, "", {"points": [0, 2], "passes": 1, "sizes": sizes})
         rows = active_learning.compute(cell)
+        strategies = active_learning.LEARNERS[method].strategies
+        assert {"active", "random"} <= set(strategies)
         assert [(row["method"], row["x"]) for row in rows] == [
-            (f"{name} ({method})", x) for name in ("active", "random") for x in (0, 2)
+            (f"{name} ({method})", x) for name in strategies for x in (0, 2)
         ]
-        start, active, start_again, random = (row["nmse"] for row in rows)
-        assert start == start_again
-        assert len({start, active, random}) == 3
+        start, end = ({row["nmse"] for row in rows if row["x"] == x} for x in (0, 2))
+        assert len(start) == 1
+        assert not start & end
+        assert len(end) > 1
+
+    def test_choices_are_compared_repeat_by_repeat(self):
+        rng = np.random.default_rng(0)
+        chosen, at_random = rng.normal(size=(2, 5, 3))
+        records = [
+            Record("active", f"{name} (BayesLISTA)", x, seed, errors[seed, x])
+            for name, errors in (("active", chosen), ("random", at_random))
+            for seed in range(5)
+            for x in range(3)
+        ]
+        header, row = active_learning.compare_with_random(records)
+        assert header == ("less random", "repeats", "1", "2", "p")
+        assert row[:2] == ("active (BayesLISTA)", "5")
+        less = (chosen - at_random)[:, 1:]
+        np.testing.assert_allclose([float(text) for text in row[2:4]], less.mean(axis=0), atol=1e-4)
+        # Student's t by its definition.
+        t = less[:, 1].mean() / (less[:, 1].std(ddof=1) / np.sqrt(5))
+        assert float(row[4]) == pytest.approx(2 * stats.t.sf(abs(t), 4), rel=0.1)
+        assert row[0] in summary(active_learning.FIGURE, records).splitlines()[-1]
+
+    def test_one_repeat_has_no_p_value(self):
+        records = [Record("active", f"{name} (BayesLISTA)", 1, 0, 0.5) for name in ("active", "random")]
+        assert active_learning.compare_with_random(records)[1] == ("active (BayesLISTA)", "1", "0.0000", "")
 
 
 class TestFiles:

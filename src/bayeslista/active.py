@@ -5,12 +5,13 @@ number for each; larger means more worth asking. Shape (n_candidates,) is read a
 """
 
 from collections.abc import Callable, Iterator
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
+from scipy.linalg import cholesky, solve_triangular
 from scipy.special import entr
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
@@ -18,7 +19,15 @@ from sklearn.utils.validation import check_is_fitted
 from bayeslista._validation import as_real, check_entries
 from bayeslista.distributions import SpikeSlab
 
-__all__ = ["Addition", "active_learning", "select_batch", "spike_slab_entropy", "support_entropy", "total_variance"]
+__all__ = [
+    "Addition",
+    "active_learning",
+    "select_batch",
+    "spike_slab_entropy",
+    "support_entropy",
+    "total_variance",
+    "variance_reduction",
+]
 
 Acquisition = Callable[[SpikeSlab], ArrayLike]
 Update = Callable[[Any, np.ndarray, np.ndarray], Any]
@@ -125,6 +134,77 @@ def support_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates
     return _sum_of_coefficients(distribution, _binary_entropy(distribution.prob_active.astype(np.float64)))
 
 
+def variance_reduction(
+    distribution: SpikeSlab, features: ArrayLike, known: ArrayLike, *, noise: float = 0.1
+) -> Float[np.ndarray, " n_candidates"]:
+    r"""How much the code of one candidate would tell about the codes of all.
+
+    The candidate of largest variance is often an odd one, which tells little about others. Here codes are taken as
+    linear in the features with Gaussian weights, so that candidates i and j have covariance :math:`K_{ij}`, what is
+    left of the product of their features given those known. To learn the code of j then takes the share
+    :math:`K_{ij}^2 / K_{ii} (K_{jj} + \sigma^2)` of i's variance away [1]_. The score adds up these shares, each times
+    the share of the code's power that the model does not know, which is its total variance over that plus the squared
+    mean. It has no unit: neither that of codes nor that of features matters.
+
+    Parameters
+    ----------
+    distribution : SpikeSlab of shape (n_candidates, n_components)
+        The predictive distribution of all candidates.
+    features : array-like of shape (n_candidates, n_features)
+        What tells which candidates are alike, as a rule their observations.
+    known : array-like of shape (n_known, n_features)
+        The same of the pairs known so far.
+    noise : float, default=0.1
+        :math:`\sigma^2` over the mean squared norm of the candidates' features; larger than 0.
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+        The scores, from 0 to the number of candidates.
+
+    Raises
+    ------
+    ValueError
+        If an argument has another shape, is not finite, or is out of range.
+
+    References
+    ----------
+    .. [1] D. A. Cohn, Z. Ghahramani and M. I. Jordan, "Active learning with statistical models", Journal of Artificial
+       Intelligence Research 4, 1996.
+
+    Examples
+    --------
+    >>> from bayeslista.active import variance_reduction
+    >>> from bayeslista.distributions import SpikeSlab
+    >>> alike, odd = [[1.0, 0.0], [1.0, 0.1], [0.9, 0.0]], [[0.0, 3.0]]
+    >>> scores = variance_reduction(SpikeSlab([[0.5]] * 4, 1.0, 1.0), alike + odd, [[0.1, 0.1]])
+    >>> scores.argmax().item(), bool(scores[0] > 2 * scores[3])
+    (0, True)
+    """
+    variance = total_variance(distribution)
+    power = variance + _sum_of_coefficients(distribution, distribution.mean().astype(np.float64) ** 2)
+    unknown = np.divide(variance, power, out=np.zeros_like(power), where=power > 0)
+    candidates, learned = _check_features("features", features), _check_features("known", known)
+    if len(candidates) != len(variance) or learned.shape[1] != candidates.shape[1]:
+        raise ValueError(
+            f"features has shape {candidates.shape} and known {learned.shape}, expected ({len(variance)}, n_features) "
+            "and (n_known, n_features). Pass one row a candidate, and the same features of those known."
+        )
+    if not isinstance(noise, Real) or not 0 < noise < np.inf:
+        raise ValueError(f"noise must be a number larger than 0, got {noise!r}. Pass a share of the features' power.")
+    # In units of the largest entry, so that squares do not overflow; then in those of the mean squared norm.
+    largest = max(np.max(np.abs(places), initial=0.0) for places in (candidates, learned)) or 1.0
+    candidates, learned = candidates / largest, learned / largest
+    scale = np.sqrt(np.mean(np.sum(candidates**2, axis=1))) or 1.0
+    candidates, learned = candidates / scale, learned / scale
+    precision = np.eye(candidates.shape[1]) + learned.T @ learned / noise
+    rows = solve_triangular(cholesky(precision, lower=True), candidates.T, lower=True)
+    covariance = rows.T @ rows
+    own = np.diag(covariance)
+    weight = np.divide(unknown, own, out=np.zeros_like(own), where=own > 0)
+    return weight @ covariance**2 / (own + noise)
+
+
 def select_batch(
     scores: ArrayLike, n: int, features: ArrayLike | None = None, *, shortlist: int = 10
 ) -> Int[np.ndarray, " n"]:
@@ -182,12 +262,11 @@ def select_batch(
     ranked = np.argsort(-values, kind="stable")
     if features is None:
         return ranked[:n]
-    places = as_real("features", features).astype(np.float64)
-    if places.ndim != 2 or len(places) != len(values):
+    places = _check_features("features", features)
+    if len(places) != len(values):
         raise ValueError(
             f"features has shape {places.shape}, expected ({len(values)}, n_features). Pass one row a score."
         )
-    check_entries(np.isfinite(places), "features", places, "be finite", "Replace NaN and infinite entries.")
     kept = ranked[: shortlist * n]
     # In units of the largest entry, so that squares do not overflow.
     places = places[kept] / (np.max(np.abs(places[kept]), initial=0.0) or 1.0)
@@ -228,8 +307,9 @@ def active_learning(
         Observations to choose from, and their codes. A code is not looked at before its observation is taken.
     n_additions : int
         How many to take, no more than the pool holds.
-    strategy : callable or "random", default=total_variance
-        A score such as :func:`total_variance`, or a choice at random.
+    strategy : callable, "variance_reduction" or "random", default=total_variance
+        A score such as :func:`total_variance`; :func:`variance_reduction` with observations for features; or a choice
+        at random.
     update : {"partial_fit", "fit"} or callable, default="partial_fit"
         How a pair is learned: "partial_fit" takes the new pair alone, "fit" starts anew from all pairs. A callable
         ``update(model, X, y)`` gets all pairs known by then, the newest last, and changes the model.
@@ -274,11 +354,13 @@ def active_learning(
                 "number only. Pass pairs of one and the same problem."
             )
     _check_count("n_additions", n_additions, 1, len(pool[0]), "Take no more than the pool holds.")
-    if strategy != "random" and not callable(strategy):
-        raise ValueError(f"strategy must be a score or 'random', got {strategy!r}. Pass, say, total_variance.")
+    if strategy not in ("random", "variance_reduction") and not callable(strategy):
+        raise ValueError(
+            f"strategy must be a score, 'variance_reduction' or 'random', got {strategy!r}. Pass, say, total_variance."
+        )
     if update not in ("partial_fit", "fit") and not callable(update):
         raise ValueError(f"update must be 'partial_fit', 'fit' or a callable, got {update!r}. Choose one of them.")
-    needed = ["fit", *(["predict_dist"] if callable(strategy) else []), *([] if callable(update) else [update])]
+    needed = ["fit", *([] if strategy == "random" else ["predict_dist"]), *([] if callable(update) else [update])]
     lacking = [name for name in needed if not hasattr(model, name)]
     if lacking:
         raise TypeError(f"model has no {' and no '.join(lacking)}. Pass one that has, or another strategy or update.")
@@ -305,16 +387,22 @@ def _additions(
     left = np.ones(len(order), bool)
     for step in range(n_additions):
         index, score = int(order[step]), np.nan
-        if callable(strategy):
-            # The whole pool each time: arrays that keep their shape are compiled for once.
-            scores = as_real("The scores of strategy", strategy(model.predict_dist(pool[0])))
-            if scores.shape != left.shape:
-                raise ValueError(
-                    f"The scores of strategy have shape {scores.shape}, expected {left.shape}. Return one a candidate."
-                )
+        if strategy != "random":
             remaining = np.flatnonzero(left)
-            index = int(remaining[select_batch(scores[left], 1)[0]])
-            score = float(scores[index])
+            # The whole pool each time: arrays that keep their shape are compiled for once.
+            distribution = model.predict_dist(pool[0])
+            if callable(strategy):
+                scores = as_real("The scores of strategy", strategy(distribution))
+                if scores.shape != left.shape:
+                    raise ValueError(
+                        f"The scores of strategy have shape {scores.shape}, expected {left.shape}. "
+                        "Return one a candidate."
+                    )
+                scores = scores[left]
+            else:
+                scores = variance_reduction(distribution[left], pool[0][left], known[0])
+            best = select_batch(scores, 1)[0]
+            index, score = int(remaining[best]), float(scores[best])
         left[index] = False
         new = pool[0][index : index + 1], pool[1][index : index + 1]
         known = np.concatenate([known[0], new[0]]), np.concatenate([known[1], new[1]])
@@ -341,6 +429,14 @@ def _sum_of_coefficients(
             "Score all candidates together, one in a row."
         )
     return values.astype(np.float64).reshape(len(values), -1).sum(axis=1)
+
+
+def _check_features(name: str, features: ArrayLike) -> Float[np.ndarray, "n n_features"]:
+    places = as_real(name, features).astype(np.float64)
+    if places.ndim != 2:
+        raise ValueError(f"{name} has shape {places.shape}, expected (n, n_features). Pass one row a candidate.")
+    check_entries(np.isfinite(places), name, places, "be finite", "Replace NaN and infinite entries.")
+    return places
 
 
 def _check_pairs(part: str, X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

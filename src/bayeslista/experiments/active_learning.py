@@ -1,13 +1,14 @@
-"""Error as images are added one by one: the one a network is least sure of, or one at random.
+"""Error as images are added one by one: the one a network is least sure of, one at random, or one like many others.
 
-Both ways of choosing start from the same fit, so that a repeat is a pair to compare.
+All ways of choosing start from the same fit, so that their errors can be compared repeat by repeat.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import ttest_1samp
 from sklearn.utils import Bunch
 
 from bayeslista.active import Acquisition, active_learning, total_variance
@@ -15,9 +16,10 @@ from bayeslista.datasets import load_mnist_codes
 from bayeslista.estimators import BayesLISTA
 from bayeslista.experiments.cells import Cell, Row
 from bayeslista.experiments.description import Figure, Preset, settings
+from bayeslista.experiments.figures import Record
 from bayeslista.metrics import nmse
 
-__all__ = ["FIGURE", "LEARNERS", "Learner", "compute"]
+__all__ = ["FIGURE", "LEARNERS", "Learner", "compare_with_random", "compute"]
 
 _SIZES = {
     "n_train": 50,
@@ -37,7 +39,7 @@ PRESETS = {
     "standard": Preset(_ADDITIONS, {"BayesLISTA, published": 20, "BayesLISTA": 20}, {}, _SIZES),
     "paper": Preset(_ADDITIONS, {"BayesLISTA, published": 20, "BayesLISTA": 20}, {}, _SIZES),
 }
-_STRATEGIES: dict[str, Acquisition | str] = {"active": total_variance, "random": "random"}
+_OF_THE_PAPER: dict[str, Acquisition | str] = {"active": total_variance, "random": "random"}
 
 
 class Learner(NamedTuple):
@@ -49,6 +51,8 @@ class Learner(NamedTuple):
         From the data, a seed, the sizes of a preset and the passes it asks for (or None) to an estimator.
     more_passes : bool
         Whether an addition is learned by more passes over all pairs, or by a fit from the start.
+    strategies : dict
+        How images are chosen, by name.
 
     Examples
     --------
@@ -59,6 +63,7 @@ class Learner(NamedTuple):
 
     make: Callable[[Bunch, int, dict[str, int], int | None], BayesLISTA]
     more_passes: bool
+    strategies: dict[str, Acquisition | str]
 
 
 def _published(data: Bunch, seed: int, sizes: dict[str, int], passes: int | None) -> BayesLISTA:
@@ -78,12 +83,15 @@ def _default(data: Bunch, seed: int, sizes: dict[str, int], passes: int | None) 
     )
 
 
-LEARNERS = {"BayesLISTA, published": Learner(_published, True), "BayesLISTA": Learner(_default, False)}
+LEARNERS = {
+    "BayesLISTA, published": Learner(_published, True, _OF_THE_PAPER),
+    "BayesLISTA": Learner(_default, False, _OF_THE_PAPER | {"variance reduction": "variance_reduction"}),
+}
 """The networks that learn actively, by name."""
 
 
 def compute(cell: Cell) -> list[Row]:
-    """Errors after each addition, for both ways of choosing.
+    """Errors after each addition, for all ways of choosing.
 
     Parameters
     ----------
@@ -118,7 +126,7 @@ def compute(cell: Cell) -> list[Row]:
         return nmse(images.B_test, model.predict(images.Y_test))
 
     rows = []
-    for name, strategy in _STRATEGIES.items():
+    for name, strategy in learner.strategies.items():
         additions = active_learning(
             deepcopy(start),
             *known,
@@ -130,6 +138,44 @@ def compute(cell: Cell) -> list[Row]:
         )
         errors = [error(start), *(error(addition.model) for addition in additions)]
         rows += [{"method": f"{name} ({cell.method})", "x": x, "nmse": errors[x]} for x in points]
+    return rows
+
+
+def compare_with_random(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """Mean difference to random choice, repeat by repeat, and how likely chance alone is to make it as large.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        All numbers of the figure.
+
+    Returns
+    -------
+    list of tuple of str
+        The header, then a row for each way of choosing: its name, the number of repeats, the differences after each
+        addition, and the two-sided p-value of Student's paired test after the last.
+
+    Examples
+    --------
+    >>> from bayeslista.experiments.active_learning import compare_with_random
+    >>> from bayeslista.experiments.figures import Record
+    >>> errors = {"active (BayesLISTA)": (0.50, 0.52, 0.51), "random (BayesLISTA)": (0.51, 0.54, 0.52)}
+    >>> records = [Record("active", name, 1, seed, e) for name in errors for seed, e in enumerate(errors[name])]
+    >>> compare_with_random(records)
+    [('less random', 'repeats', '1', 'p'), ('active (BayesLISTA)', '3', '-0.0133', '0.057')]
+    """
+    errors: dict[str, dict[tuple[int, float], float]] = {}
+    for record in records:
+        errors.setdefault(record.method, {})[record.seed, record.x] = record.nmse
+    points = sorted({record.x for record in records if record.x > 0})
+    rows: list[tuple[str, ...]] = [("less random", "repeats", *(f"{x:g}" for x in points), "p")]
+    for method, learner in LEARNERS.items():
+        for name in (f"{strategy} ({method})" for strategy in learner.strategies if strategy != "random"):
+            chosen, at_random = errors.get(name, {}), errors.get(f"random ({method})", {})
+            less = [[error - at_random[key] for key, error in chosen.items() if key[1] == x] for x in points]
+            if chosen:
+                p_value = f"{ttest_1samp(less[-1], 0.0).pvalue:.2g}" if len(less[-1]) > 1 else ""
+                rows.append((name, f"{len(less[-1])}", *(f"{np.mean(each):.4f}" for each in less), p_value))
     return rows
 
 
@@ -154,5 +200,11 @@ def _cells(figure: str, preset: Preset) -> list[Cell]:
 
 
 FIGURE = Figure(
-    "active", "Images of digits: error as images are added (K = 100, L = 20)", "images added", PRESETS, _cells
+    "active",
+    "Images of digits: error as images are added (K = 100, L = 20)",
+    "images added",
+    PRESETS,
+    _cells,
+    compare=compare_with_random,
+    comparison="Mean difference to random choice from the same start, by images added; p by Student's paired test.",
 )

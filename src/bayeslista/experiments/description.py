@@ -55,6 +55,10 @@ class Figure:
         From the figure's name and a preset to cells.
     log_x : bool, default=False
         Whether the horizontal axis is logarithmic.
+    compare : callable or None, default=None
+        From the records of the figure to one more table, header first, where curves are to be compared seed by seed.
+    comparison : str, default=""
+        What that table shows.
 
     Examples
     --------
@@ -69,6 +73,8 @@ class Figure:
     presets: Mapping[str, Preset]
     make_cells: Callable[[str, Preset], list[Cell]]
     log_x: bool = False
+    compare: Callable[[Sequence[Any]], list[tuple[str, ...]]] | None = None
+    comparison: str = ""
 
     def cells(self, preset: str) -> list[Cell]:
         """The cells of a preset, always in the same order."""

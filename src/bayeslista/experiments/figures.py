@@ -46,6 +46,7 @@ _COLOURS = {
     "BayesLISTA, published": "#60a5fa",
     "active (BayesLISTA)": "#1d4ed8",
     "random (BayesLISTA)": "#c2410c",
+    "variance reduction (BayesLISTA)": "#16a34a",
     "active (BayesLISTA, published)": "#60a5fa",
     "random (BayesLISTA, published)": "#fb923c",
 }
@@ -324,7 +325,7 @@ def mean_table(figure: Figure, records: Sequence[Record]) -> list[tuple[str, ...
 
 
 def summary(figure: Figure, records: Sequence[Record]) -> str:
-    """The mean errors as a table of text, with the published ones below.
+    """The mean errors as a table of text, with the published ones below, and the comparison of curves if there is one.
 
     Parameters
     ----------
@@ -352,10 +353,17 @@ def summary(figure: Figure, records: Sequence[Record]) -> str:
     paper: LISTA              0.604
     paper: BayesLISTA         0.601
     """
-    cells = mean_table(figure, records)
+    lines = [figure.title, *_lines_of_text(mean_table(figure, records))]
+    if figure.compare is not None:
+        lines += ["", figure.comparison, *_lines_of_text(figure.compare(records))]
+    return "\n".join(lines)
+
+
+def _lines_of_text(cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table in columns, with a rule below the header."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
-    return "\n".join([figure.title, lines[0], "-" * len(lines[0]), *lines[1:]])
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
 def write_figure(figure: Figure, records: Sequence[Record], folder: Path) -> None:

@@ -114,12 +114,20 @@ def _about_figure(figure: Figure, preset: Preset, records: Sequence[Record], int
     return [
         drawn,
         Table(header, rows, "Mean NMSE over seeds."),
+        *_comparison(figure, records),
         Paragraph(
             f"Settings: {'; '.join(settings)}. Passes over the training pairs are at most those below; where none are "
             "given, a method's own defaults hold, or all passes of the horizontal axis."
         ),
         Table(["method", "seeds", "passes"], effort, "Seeds and passes."),
     ]
+
+
+def _comparison(figure: Figure, records: Sequence[Record]) -> list[Table]:
+    if figure.compare is None:
+        return []
+    header, *rows = figure.compare(records)
+    return [Table(header, rows, figure.comparison)]
 
 
 def _timings(results: Results) -> Table:
