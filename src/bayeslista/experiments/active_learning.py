@@ -1,6 +1,7 @@
 """Error as images are added one by one: the one a network is least sure of, one at random, or one like many others.
 
-All ways of choosing start from the same fit, so that their errors can be compared repeat by repeat.
+All ways of choosing start from the same fit, so that their errors can be compared repeat by repeat. Networks learn in
+single precision: they are fitted hundreds of times, and most of that is waiting for memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +28,22 @@ _SIZES = {
     "n_test": 100,
     "n_observed": 100,
     "n_layers": 20,
-    "first_passes": 50,
-    "passes_per_addition": 10,
 }
-_QUICK_SIZES = _SIZES | {"first_passes": 10, "passes_per_addition": 2}
 _ADDITIONS = tuple(range(11))
-_PASSES_FROM_START = 5
+_PUBLISHED, _DEFAULT = "BayesLISTA, published", "BayesLISTA"
+
+
+def _preset(points: tuple[int, ...], repeats: int, published: int, default: int, per_addition: int) -> Preset:
+    """With the passes of each network before the first addition; the default network makes as many after each."""
+    seeds = {_PUBLISHED: repeats, _DEFAULT: repeats}
+    sizes = _SIZES | {"passes_per_addition": per_addition}
+    return Preset(points, seeds, {_PUBLISHED: published, _DEFAULT: default}, sizes)
+
 
 PRESETS = {
-    "quick": Preset((0, 1), {"BayesLISTA, published": 1, "BayesLISTA": 1}, {"BayesLISTA": 1}, _QUICK_SIZES),
-    "standard": Preset(_ADDITIONS, {"BayesLISTA, published": 20, "BayesLISTA": 20}, {}, _SIZES),
-    "paper": Preset(_ADDITIONS, {"BayesLISTA, published": 20, "BayesLISTA": 20}, {}, _SIZES),
+    "quick": _preset((0, 1), 1, 10, 1, 2),
+    "standard": _preset(_ADDITIONS, 20, 20, 2, 3),
+    "paper": _preset(_ADDITIONS, 20, 50, 5, 10),
 }
 _OF_THE_PAPER: dict[str, Acquisition | str] = {"active": total_variance, "random": "random"}
 
@@ -48,7 +54,7 @@ class Learner(NamedTuple):
     Attributes
     ----------
     make : callable
-        From the data, a seed, the sizes of a preset and the passes it asks for (or None) to an estimator.
+        From the data, the number of layers, the passes of a fit and a seed to an estimator.
     more_passes : bool
         Whether an addition is learned by more passes over all pairs, or by a fit from the start.
     strategies : dict
@@ -61,31 +67,25 @@ class Learner(NamedTuple):
     True
     """
 
-    make: Callable[[Bunch, int, dict[str, int], int | None], BayesLISTA]
+    make: Callable[[Bunch, int, int, int], BayesLISTA]
     more_passes: bool
     strategies: dict[str, Acquisition | str]
 
 
-def _published(data: Bunch, seed: int, sizes: dict[str, int], passes: int | None) -> BayesLISTA:
-    return BayesLISTA.published(
-        sizes["n_layers"], design_matrix=data.design_matrix, max_iter=passes or sizes["first_passes"], random_state=seed
-    )
+def _published(data: Bunch, n_layers: int, passes: int, seed: int) -> BayesLISTA:
+    return BayesLISTA.published(n_layers, design_matrix=data.design_matrix, max_iter=passes, random_state=seed)
 
 
-def _default(data: Bunch, seed: int, sizes: dict[str, int], passes: int | None) -> BayesLISTA:
-    """One network and few passes: it is learned anew after every addition, and only ranks the images."""
+def _default(data: Bunch, n_layers: int, passes: int, seed: int) -> BayesLISTA:
+    """One network and few passes: it is learned anew after every addition."""
     return BayesLISTA(
-        sizes["n_layers"],
-        design_matrix=data.design_matrix,
-        max_iter=passes or _PASSES_FROM_START,
-        validation_fraction=0.0,
-        random_state=seed,
+        n_layers, design_matrix=data.design_matrix, max_iter=passes, validation_fraction=0.0, random_state=seed
     )
 
 
 LEARNERS = {
-    "BayesLISTA, published": Learner(_published, True, _OF_THE_PAPER),
-    "BayesLISTA": Learner(_default, False, _OF_THE_PAPER | {"variance reduction": "variance_reduction"}),
+    _PUBLISHED: Learner(_published, True, _OF_THE_PAPER),
+    _DEFAULT: Learner(_default, False, _OF_THE_PAPER | {"variance reduction": "variance_reduction"}),
 }
 """The networks that learn actively, by name."""
 
@@ -119,11 +119,12 @@ def compute(cell: Cell) -> list[Row]:
     points, passes, sizes = (cell.settings[name] for name in ("points", "passes", "sizes"))
     n_train, learner = sizes["n_train"], LEARNERS[cell.method]
     images = load_mnist_codes(sizes["n_observed"], n_train + sizes["n_pool"], sizes["n_test"], random_state=cell.seed)
-    known, pool = ((images.Y_train[rows], images.B_train[rows]) for rows in (slice(0, n_train), slice(n_train, None)))
-    start = learner.make(images, cell.seed, sizes, passes).fit(*known)
+    Y, B, Y_test = (part.astype(np.float32) for part in (images.Y_train, images.B_train, images.Y_test))
+    known, pool = ((Y[rows], B[rows]) for rows in (slice(0, n_train), slice(n_train, None)))
+    start = learner.make(images, sizes["n_layers"], passes, cell.seed).fit(*known)
 
     def error(model: BayesLISTA) -> float:
-        return nmse(images.B_test, model.predict(images.Y_test))
+        return nmse(images.B_test, model.predict(Y_test))
 
     rows = []
     for name, strategy in learner.strategies.items():

@@ -29,7 +29,6 @@ _SIZES = {
     "n_observed": "observations K",
     "n_components": "coefficients D",
     "n_layers": "layers L",
-    "first_passes": "passes before the first addition",
     "passes_per_addition": "passes after each addition",
 }
 
