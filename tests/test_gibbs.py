@@ -149,7 +149,7 @@ class TestPosterior:
 
     def test_the_seed_decides_every_bit(self):
         X, Y = np.random.default_rng(0).standard_normal((2, 3, 3))
-        options = {"n_burn_in": 2, "n_sweeps": 5, "temperatures": (1.0, 2.0)}
+        options = {"slab_gap": 0.0, "n_burn_in": 2, "n_sweeps": 5, "temperatures": (1.0, 2.0)}
         first, same, other = (gibbs_posterior(X, Y, random_state=seed, **options) for seed in (0, 0, 1))
         stream = gibbs_posterior(X, Y, random_state=np.random.default_rng(0), **options)
         for a, b, c in zip(first, same, stream, strict=True):
@@ -177,9 +177,9 @@ class TestPosterior:
     def test_replicas_at_almost_one_temperature_always_exchange(self):
         X, Y = np.random.default_rng(0).standard_normal((2, 3, 3))
         ladder = 1.0, 1.0 + 1e-15, 1.0 + 2e-15
-        result = gibbs_posterior(X, Y, n_burn_in=1, n_sweeps=7, temperatures=ladder, random_state=0)
+        result = gibbs_posterior(X, Y, slab_gap=0.0, n_burn_in=1, n_sweeps=7, temperatures=ladder, random_state=0)
         np.testing.assert_array_equal(result.swap_rate, 1.0)
-        assert gibbs_posterior(X, Y, n_burn_in=0, n_sweeps=1).swap_rate.shape == (0,)
+        assert gibbs_posterior(X, Y, slab_gap=0.0, n_burn_in=0, n_sweeps=1).swap_rate.shape == (0,)
 
     def test_no_observations_give_no_posteriors(self):
         result = gibbs_posterior(np.eye(2), np.zeros((0, 2)), n_burn_in=1, n_sweeps=1, temperatures=(1.0, 2.0))
