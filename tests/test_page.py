@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from bayeslista.experiments import layers, mnist
+from bayeslista.experiments import active_learning, layers, mnist
 from bayeslista.experiments.cells import Cell, Outcome
 from bayeslista.experiments.description import Preset
 from bayeslista.experiments.figures import Record, mean_table
@@ -70,6 +70,16 @@ def test_the_settings_of_the_preset_are_told(tmp_path):
     assert "training pairs 1000; a new size 7; layers L 2, 15." in page.text
     assert ["ISTA", "10", ""] in page.rows
     assert ["LISTA", "3", "100"] in page.rows
+
+
+def test_curves_are_compared_where_a_figure_says_how(tmp_path):
+    figure = active_learning.FIGURE
+    records = [Record("active", f"{name} (BayesLISTA)", 1, 0, 0.5) for name in ("active", "random")]
+    write_report(tmp_path / "report.html", [figure], "quick", {"active": records}, NOTHING)
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert figure.comparison in page.text
+    for row in active_learning.compare_with_random(records):
+        assert list(row) in page.rows
 
 
 def test_timings_are_summed_up_by_method(report):

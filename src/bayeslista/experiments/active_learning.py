@@ -41,7 +41,7 @@ def _preset(points: tuple[int, ...], repeats: int, published: int, default: int,
 
 
 PRESETS = {
-    "quick": _preset((0, 1), 1, 10, 1, 2),
+    "quick": _preset((0, 1), 1, 5, 1, 2),
     "standard": _preset(_ADDITIONS, 20, 20, 2, 3),
     "paper": _preset(_ADDITIONS, 20, 50, 5, 10),
 }

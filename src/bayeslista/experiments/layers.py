@@ -29,7 +29,7 @@ _STANDARD = dict.fromkeys(METHODS, 10) | {"Lasso, converged": 3, "LISTA, publish
 _PAPER = dict.fromkeys(METHODS, 10) | {LIMIT: 3}
 
 PRESETS = {
-    "quick": Preset((4, 10), _QUICK, {"LISTA, published": 20, "BayesLISTA, published": 20, LIMIT: 100}, _SIZES),
+    "quick": Preset((4, 10), _QUICK, {"LISTA, published": 10, "BayesLISTA, published": 10, LIMIT: 100}, _SIZES),
     "standard": Preset(_DEPTHS, _STANDARD, {"LISTA, published": 100, "BayesLISTA, published": 100}, _SIZES),
     "paper": Preset(_DEPTHS, _PAPER, {"LISTA, published": 1000, "BayesLISTA, published": 1000}, _SIZES),
 }

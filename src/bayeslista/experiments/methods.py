@@ -20,7 +20,7 @@ from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.experiments.gibbs import gibbs_posterior
 from bayeslista.metrics import nmse
-from bayeslista.proximal import ProximalWeights, fista, ista, ista_weights
+from bayeslista.proximal import fista, ista, ista_weights
 
 __all__ = [
     "CURVES",
@@ -29,10 +29,7 @@ __all__ = [
     "METHODS",
     "QUICK_TO_RUN",
     "Problem",
-    "filter_passes",
     "learning_curve",
-    "mean_weights_prediction",
-    "start_filter",
 ]
 
 PAPER_SHRINKAGE = 0.1
@@ -107,101 +104,6 @@ def _estimator(make: Callable[..., LISTA | BayesLISTA]) -> Predictor:
     return predict
 
 
-def start_filter(problem: Problem) -> FilteringLearner:
-    """`BayesLISTA.published` before any pass, to be led pass by pass.
-
-    Parameters
-    ----------
-    problem : Problem
-        Training pairs and depth.
-
-    Returns
-    -------
-    FilteringLearner
-        At ISTA's weights, with the printed prior.
-
-    Examples
-    --------
-    >>> from bayeslista.datasets import make_sparse_codes
-    >>> from bayeslista.experiments.methods import Problem, start_filter
-    >>> data = make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0)
-    >>> start_filter(Problem(data, n_layers=4)).shrinkage.tolist()
-    [0.1, 0.1, 0.1, 0.1]
-    """
-    data = problem.data
-    with jax.enable_x64(True):
-        return FilteringLearner.start(
-            data.design_matrix,
-            data.Y_train,
-            data.B_train,
-            problem.n_layers,
-            PAPER_SHRINKAGE,
-            prior="printed",
-            evidence="spike_slab",
-            learn_noise=False,
-        )
-
-
-def filter_passes(
-    learner: FilteringLearner, Y: np.ndarray, B: np.ndarray, random: np.random.Generator, n_passes: int
-) -> None:
-    """Take a learner through passes over pairs, in random order.
-
-    Parameters
-    ----------
-    learner : FilteringLearner
-        Changed in place.
-    Y, B : array of shape (n, K), (n, D)
-        Observations and codes.
-    random : numpy.random.Generator
-        Decides the order.
-    n_passes : int
-        How many.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista.datasets import make_sparse_codes
-    >>> from bayeslista.experiments.methods import Problem, filter_passes, start_filter
-    >>> data = make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0)
-    >>> learner = start_filter(Problem(data, n_layers=2))
-    >>> filter_passes(learner, data.Y_train, data.B_train, np.random.default_rng(0), 0)  # none yet
-    >>> learner.belief.weights.encoder.var.round(1).tolist()
-    [[1.2, 1.2], [1.2, 1.2], [1.2, 1.2]]
-    """
-    with jax.enable_x64(True):
-        deque(learner.learn(Y, B, random, n_passes, 0.0), maxlen=0)
-
-
-def mean_weights_prediction(learner: FilteringLearner, Y: np.ndarray) -> np.ndarray:
-    """Codes by the network of the mean weights: the point prediction behind the published curves.
-
-    Parameters
-    ----------
-    learner : FilteringLearner
-        From `start_filter`.
-    Y : array of shape (n, K)
-        Observations.
-
-    Returns
-    -------
-    array of shape (n, D)
-        Codes.
-
-    Examples
-    --------
-    >>> from bayeslista.datasets import make_sparse_codes
-    >>> from bayeslista.experiments.methods import METHODS, Problem, mean_weights_prediction, start_filter
-    >>> data = make_sparse_codes(n_train=5, n_observed=2, n_components=3, random_state=0)
-    >>> problem = Problem(data, n_layers=4)
-    >>> bool((mean_weights_prediction(start_filter(problem), data.Y_test) == METHODS["ISTA"](problem)).all())
-    True
-    """
-    encoder, recurrent = learner.matrices()
-    weights = ProximalWeights(np.asarray(encoder.mean), np.asarray(recurrent.mean), 1.0)
-    return ista(weights, Y, PAPER_SHRINKAGE, len(learner.shrinkage))
-
-
 def _published_bayes_lista(problem: Problem) -> np.ndarray:
     passes = 1000 if problem.passes is None else problem.passes
     return next(_published_bayes_curve(problem, [passes]))
@@ -214,10 +116,19 @@ def _untrained_start(problem: Problem) -> np.ndarray:
         learner = VariationalLearner.start(
             data.design_matrix, data.Y_train, data.B_train, problem.n_layers, shrinkage=None, validation_fraction=0.1
         )
-        pairs = data.Y_train / learner.units.observation, data.B_train / learner.units.code
-        deque(learner.learn(*pairs, np.random.default_rng(problem.seed), 0, 0.0), maxlen=0)
-        output = learner.output(data.Y_test / learner.units.observation, include_noise=False)
-    return SpikeSlab(*output).mean() * learner.units.code
+    return _learn_and_predict(learner, problem, np.random.default_rng(problem.seed), 0)
+
+
+def _learn_and_predict(
+    learner: VariationalLearner | FilteringLearner, problem: Problem, random: np.random.Generator, n_passes: int
+) -> np.ndarray:
+    """The mean that a network predicts after more passes."""
+    data, (observation_unit, code_unit) = problem.data, learner.units
+    with jax.enable_x64(True):
+        passes = learner.learn(data.Y_train / observation_unit, data.B_train / code_unit, random, n_passes, 0.0)
+        deque(passes, maxlen=0)
+        output = learner.output(data.Y_test / observation_unit, include_noise=False)
+    return SpikeSlab(*output).mean() * code_unit
 
 
 def _lasso(problem: Problem) -> np.ndarray:
@@ -298,12 +209,22 @@ def _refits(make: Callable[..., LISTA | BayesLISTA]) -> Callable[[Problem, Seque
 
 def _published_bayes_curve(problem: Problem, passes: Sequence[int]) -> Iterator[np.ndarray]:
     """One run, looked at on the way: nothing in it depends on how many passes there will be."""
-    data, learner, made = problem.data, start_filter(problem), 0
+    data, made = problem.data, 0
+    with jax.enable_x64(True):
+        learner = FilteringLearner.start(
+            data.design_matrix,
+            data.Y_train,
+            data.B_train,
+            problem.n_layers,
+            PAPER_SHRINKAGE,
+            prior="printed",
+            evidence="spike_slab",
+            learn_noise=False,
+        )
     random = np.random.default_rng(random_seed(problem.seed))
     for n_passes in passes:
-        filter_passes(learner, data.Y_train, data.B_train, random, n_passes - made)
+        yield _learn_and_predict(learner, problem, random, n_passes - made)
         made = n_passes
-        yield mean_weights_prediction(learner, data.Y_test)
 
 
 CURVES: dict[str, Callable[[Problem, Sequence[int]], Iterator[np.ndarray]]] = {

@@ -19,7 +19,7 @@ def _presets(n_observed: int) -> dict[str, Preset]:
     sizes = _SIZES | {"n_observed": n_observed}
     quick = {method: 1 for method in _ONCE if method not in ("untrained start", "LISTA, published")}
     return {
-        "quick": Preset((1, 2), quick, {}, sizes),
+        "quick": Preset((2,), quick, {}, sizes),
         "standard": Preset(_PASSES, _ONCE, dict.fromkeys(_STANDARD_ENDS, 100), sizes),
         "paper": Preset(_PASSES, _ONCE, {}, sizes),
     }
@@ -48,7 +48,7 @@ def compute(cell: Cell) -> list[Row]:
     >>> from bayeslista.experiments.mnist import FIGURE_100, compute
     >>> cell = FIGURE_100.cells("quick")[0]
     >>> cell.method, cell.settings["points"]
-    ('ISTA', [1, 2])
+    ('ISTA', [2])
     >>> rows = compute(cell)  # doctest: +SKIP
     """
     sizes = dict(cell.settings["sizes"])
