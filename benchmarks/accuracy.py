@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from sklearn.linear_model import RidgeCV
 
 from bayeslista import FISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import load_mnist_codes, make_sparse_codes
-from bayeslista.estimators._variational import VariationalLearner
+from bayeslista.experiments.methods import METHODS as FIGURE_METHODS
+from bayeslista.experiments.methods import Problem
 from bayeslista.metrics import nmse
 
 COLUMNS = [
@@ -81,15 +80,6 @@ def scores(distribution: SpikeSlab, data: Any, seed: int) -> dict[str, float]:
     }
 
 
-def untrained(cell: Cell, data: Any) -> np.ndarray:
-    with jax.enable_x64(True):
-        learner = VariationalLearner.start(data.design_matrix, data.Y_train, data.B_train, cell.n_layers, None, 0.1)
-        pairs = data.Y_train / learner.units.observation, data.B_train / learner.units.code
-        list(learner.learn(*pairs, np.random.default_rng(0), 0, 0.0))
-        output = learner.output(data.Y_test / learner.units.observation, include_noise=False)
-    return SpikeSlab(*output).mean() * learner.units.code
-
-
 def lasso(data: Any) -> np.ndarray:
     """Lasso with the true matrix, run to convergence, its threshold chosen on training pairs."""
 
@@ -110,16 +100,10 @@ def methods(cell: Cell, data: Any, seed: int) -> Iterator[tuple[str, Any]]:
     yield "BayesLISTA", BayesLISTA(cell.n_layers, design_matrix=known, random_state=seed)
     yield "LISTA", LISTA(cell.n_layers, design_matrix=known, random_state=seed)
     if known is not None:
-        yield "untrained start", lambda: untrained(cell, data)
+        problem = Problem(data, cell.n_layers)
+        yield "untrained start", lambda: FIGURE_METHODS["untrained start"](problem)
         yield "Lasso, converged", lambda: lasso(data)
-        yield (
-            "ridge regression",
-            lambda: (
-                RidgeCV(np.geomspace(1e-2, 1e5, 15), fit_intercept=False)
-                .fit(data.Y_train, data.B_train)
-                .predict(data.Y_test)
-            ),
-        )
+        yield "ridge regression", lambda: FIGURE_METHODS["ridge regression"](problem)
 
 
 def run(cell: Cell, seed: int, wanted: list[str], done: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:

@@ -179,8 +179,6 @@ class TestMnist:
 
 
 class TestActiveLearning:
-    SETTINGS = {"n_train": 16, "n_pool": 9, "n_test": 5, "n_observed": 4, "n_layers": 2}  # noqa: RUF012
-
     @pytest.fixture
     def images(self, monkeypatch):
         def load(n_observed, n_train, n_test, random_state):
@@ -190,7 +188,7 @@ class TestActiveLearning:
 
     @pytest.mark.parametrize("method", active_learning.LEARNERS)
     def test_both_networks_learn_what_is_added(self, images, method):
-        sizes = {**self.SETTINGS, "passes_per_addition": 1}
+        sizes = {"n_train": 16, "n_pool": 9, "n_test": 5, "n_observed": 4, "n_layers": 2, "passes_per_addition": 1}
         cell = Cell("active", method, None, 0, "", {"points": [0, 1], "passes": 1, "sizes": sizes})
         rows = active_learning.compute(cell)
         strategies = active_learning.LEARNERS[method].strategies

@@ -5,7 +5,7 @@ learns in passes also has a function in `CURVES`.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from bayeslista.estimators import LISTA, BayesLISTA
 from bayeslista.estimators._base import random_seed
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._variational import VariationalLearner
+from bayeslista.experiments.description import Preset
 from bayeslista.experiments.gibbs import gibbs_posterior
 from bayeslista.metrics import nmse
 from bayeslista.proximal import fista, ista, ista_weights
@@ -30,6 +31,7 @@ __all__ = [
     "QUICK_TO_RUN",
     "Problem",
     "learning_curve",
+    "synthetic_presets",
 ]
 
 PAPER_SHRINKAGE = 0.1
@@ -186,6 +188,42 @@ IGNORES_LAYERS = frozenset({"ridge regression", "Lasso, converged", LIMIT})
 
 QUICK_TO_RUN = frozenset({"ISTA", "FISTA", "FISTA, published", "ridge regression", "Lasso, converged"})
 """Methods that compile and learn next to nothing: one cell serves a whole sweep."""
+
+
+def synthetic_presets(few_points: Sequence[int], points: Sequence[int], sizes: Mapping[str, int]) -> dict[str, Preset]:
+    """Presets of a sweep on the synthetic problem, with all methods.
+
+    Parameters
+    ----------
+    few_points, points : sequence of int
+        Of the quick preset, and of the others.
+    sizes : mapping of str to int
+        Sizes of the data and of the networks.
+
+    Returns
+    -------
+    dict of Preset
+        By name.
+
+    Examples
+    --------
+    >>> from bayeslista.experiments.methods import synthetic_presets
+    >>> synthetic_presets((2,), (2, 3), {})["paper"].passes["BayesLISTA, published"]
+    1000
+    """
+    learned = ("untrained start", "LISTA", "LISTA, published", "BayesLISTA", "BayesLISTA, published", LIMIT)
+    quick = dict.fromkeys(METHODS, 10) | {"ridge regression": 2, "Lasso, converged": 2} | dict.fromkeys(learned, 1)
+    paper = dict.fromkeys(METHODS, 10) | {LIMIT: 3}
+    standard = paper | {"Lasso, converged": 3, "LISTA, published": 3}
+
+    def passes(n: int) -> dict[str, int]:
+        return {"LISTA, published": n, "BayesLISTA, published": n}
+
+    return {
+        "quick": Preset(few_points, quick, passes(10) | {LIMIT: 100}, sizes),
+        "standard": Preset(points, standard, passes(100), sizes),
+        "paper": Preset(points, paper, passes(1000), sizes),
+    }
 
 
 def _lista_curve(problem: Problem, passes: Sequence[int]) -> Iterator[np.ndarray]:

@@ -197,7 +197,7 @@ class _Lane(threading.Thread):
                     break
                 try:
                     trace = self._ask(self._cells[i], errors)
-                except Exception:
+                except Exception:  # whatever it is: a cell without an answer would be waited for for ever
                     trace = traceback.format_exc()
                 self._done.put((i, trace))
             self._end()

@@ -3,36 +3,13 @@
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.experiments.cells import Cell, Row
 from bayeslista.experiments.description import Figure, Preset, sweep_cells
-from bayeslista.experiments.methods import LIMIT, METHODS, QUICK_TO_RUN, Problem
+from bayeslista.experiments.methods import METHODS, QUICK_TO_RUN, Problem, synthetic_presets
 from bayeslista.metrics import nmse
 
 __all__ = ["FIGURE", "compute"]
 
 _SIZES = {"n_train": 1000, "n_test": 100, "n_components": 100, "n_layers": 4}
-_OBSERVED = tuple(range(10, 101, 10))
-
-# Methods in the order of the legend; the number is that of seeds.
-_QUICK = {
-    "ISTA": 10,
-    "FISTA": 10,
-    "FISTA, published": 10,
-    "ridge regression": 2,
-    "Lasso, converged": 2,
-    "untrained start": 1,
-    "LISTA": 1,
-    "LISTA, published": 1,
-    "BayesLISTA": 1,
-    "BayesLISTA, published": 1,
-    LIMIT: 1,
-}
-_STANDARD = dict.fromkeys(METHODS, 10) | {"Lasso, converged": 3, "LISTA, published": 3, LIMIT: 3}
-_PAPER = dict.fromkeys(METHODS, 10) | {LIMIT: 3}
-
-PRESETS = {
-    "quick": Preset((20, 80), _QUICK, {"LISTA, published": 10, "BayesLISTA, published": 10, LIMIT: 100}, _SIZES),
-    "standard": Preset(_OBSERVED, _STANDARD, {"LISTA, published": 100, "BayesLISTA, published": 100}, _SIZES),
-    "paper": Preset(_OBSERVED, _PAPER, {"LISTA, published": 1000, "BayesLISTA, published": 1000}, _SIZES),
-}
+PRESETS = synthetic_presets((20, 80), tuple(range(10, 101, 10)), _SIZES)
 
 
 def compute(cell: Cell) -> list[Row]:

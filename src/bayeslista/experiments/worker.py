@@ -61,7 +61,7 @@ def serve(requests: TextIO, replies: TextIO, folder: Path, leave: Callable[[int]
         try:
             cell = Cell.from_description(json.loads(line))
             store(cell, folder, compute(cell))
-        except Exception:
+        except Exception:  # whatever a method raises is told, and the next cell goes on
             failure = traceback.format_exc()
         replies.write(json.dumps(failure) + "\n")
         replies.flush()
