@@ -74,9 +74,10 @@ class BayesLISTA(BaseSparseCoder):
         ten passes, or for "adf" the running NMSE in five. 0 makes all passes.
     validation_fraction : float, default=0.1
         The fraction of the pairs that is held out, one pair at least, to choose the best pass and to calibrate. Where
-        that is fewer than 20, up to five networks learn side by side with different pairs held out, to do so together;
-        with a design matrix given, one more then learns from all pairs for as many passes as were best. With 0, or a
-        single pair, the training pairs themselves do it, which makes predictions too sure. "adf" holds nothing out.
+        that is fewer than 20, up to five networks learn side by side with different pairs held out, to do so together,
+        and the start is kept unless they like another pass better by a standard error; with a design matrix given, one
+        more then learns from all pairs for as many passes as were best. With 0, or a single pair, the training pairs
+        themselves do it, which makes predictions too sure. "adf" holds nothing out.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.
