@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators import FISTA, ISTA, LISTA, BayesLISTA, NumericalWarning
+from bayeslista.estimators import FISTA, ISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlabNet
 
-__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlab"]
+__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlab", "SpikeSlabNet"]
 __version__ = version("bayeslista")

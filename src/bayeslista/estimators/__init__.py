@@ -5,5 +5,6 @@ from bayeslista.estimators.bayes_lista import BayesLISTA
 from bayeslista.estimators.fista import FISTA
 from bayeslista.estimators.ista import ISTA
 from bayeslista.estimators.lista import LISTA
+from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 
-__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning"]
+__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlabNet"]

@@ -186,6 +186,15 @@ class BaseSparseCoder(
             _cast("y", codes.reshape(len(codes), -1), self.dtype_),
         )
 
+    def _validate_alone(self, X: ArrayLike) -> Float[np.ndarray, "n K"]:
+        """Observations to learn from without codes; a given design matrix says how many coefficients there are."""
+        with _naming("X"):
+            observations = validate_data(self, X, reset=True, dtype="numeric")
+        self.dtype_ = self._resolve_dtype(observations, np.zeros((0, 0), np.int64))
+        self.n_components_ = np.shape(self.design_matrix)[-1] if np.ndim(self.design_matrix) == 2 else 0
+        self._one_dimensional_codes = False
+        return _cast("X", observations, self.dtype_)
+
     def _validate_observations(self, X: ArrayLike) -> Float[np.ndarray, "n K"]:
         """Observations to predict from, in the floating type of the fit."""
         check_is_fitted(self, "design_matrix_")
@@ -231,11 +240,13 @@ class BaseSparseCoder(
         return () if self._one_dimensional_codes else (self.n_components_,)
 
 
-def in_blocks(function: Callable[[np.ndarray], Any], rows: Float[np.ndarray, "n K"]) -> Any:
+def in_blocks(
+    function: Callable[[np.ndarray], Any], rows: Float[np.ndarray, "n K"], largest: int = _LARGEST_BLOCK
+) -> Any:
     """Apply a row-wise function to blocks of few different sizes, so that few sizes are ever compiled.
 
-    Rows go through in blocks of 1,024; what is left over is padded with zeros to the next power of two, at
-    least 8. Any pytree of arrays that lead with the rows comes back as NumPy arrays, without the padding.
+    Rows go through in blocks of 1,024, or `largest`; what is left over is padded with zeros to the next power of two,
+    at least 8. Any pytree of arrays that lead with the rows comes back as NumPy arrays, without the padding.
 
     Parameters
     ----------
@@ -243,6 +254,8 @@ def in_blocks(function: Callable[[np.ndarray], Any], rows: Float[np.ndarray, "n 
         From an array of shape (m, K) to a pytree of arrays of shape (m, ...).
     rows : ndarray of shape (n, K)
         Its input.
+    largest : int, default=1024
+        A power of two that no block exceeds.
 
     Returns
     -------
@@ -256,7 +269,7 @@ def in_blocks(function: Callable[[np.ndarray], Any], rows: Float[np.ndarray, "n 
     >>> in_blocks(lambda block: (block.sum(axis=1), block[:, 0] * len(block)), np.ones((3, 2)))
     (array([2., 2., 2.]), array([8., 8., 8.]))
     """
-    size = min(_LARGEST_BLOCK, max(_SMALLEST_BLOCK, 1 << (len(rows) - 1).bit_length()))
+    size = min(largest, max(_SMALLEST_BLOCK, 1 << (len(rows) - 1).bit_length()))
     padded = np.zeros((-(-len(rows) // size) * size, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows
     blocks = [function(padded[start : start + size]) for start in range(0, len(padded), size)]

@@ -1,0 +1,339 @@
+"""What SpikeSlabNet learns and how it predicts, in units of its own."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.optimize import minimize
+
+from bayeslista.estimators._base import in_blocks
+from bayeslista.estimators._learners import Numbers, Output, Units
+from bayeslista.gaussian_base import GaussianBase, cavities, choose_shrinkage, fit_gaussian_base
+from bayeslista.generative import (
+    SlabMixture,
+    Statistics,
+    add_statistics,
+    fit_slab,
+    gather_statistics,
+    matrix_posterior,
+    mean_prob_active,
+    noise_given_matrix,
+    simulate_pairs,
+)
+from bayeslista.inference.simulation import cosine_rates, log_score, objective, train_scalars
+from bayeslista.message_passing import (
+    Denoised,
+    NetworkScalars,
+    Problem,
+    default_scalars,
+    denoise,
+    expected_residual,
+    make_problem,
+    run_layers,
+    run_network,
+    slab_prior,
+)
+
+_PROPAGATION_LAYERS = 6
+_BLOCK_NUMBERS = 2**20  # in the largest array of a block
+_FOLDS = 5
+_KEPT_PAIRS = 200  # for the choice between independent and structured codes
+_LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
+_BATCH, _RATE, _JUDGES = 64, 0.02, 256
+_USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
+_EM_SIGNALS, _EM_STEPS, _EM_PACE, _EM_TOLERANCE = 256, 25, 1.4, 5e-3
+
+
+class Assumed(NamedTuple):
+    """What the user gave, in the units of the learner; None is to be learned."""
+
+    design_matrix: Numbers | None
+    prob_active: float | None
+    slab_var: float | None
+    noise_var: float | None
+
+
+class Learned(NamedTuple):
+    """The model of the data: matrix, noise, sparsity and slab."""
+
+    design_matrix: Numbers
+    spread: Numbers | None
+    noise_var: float
+    prob_active: float
+    slab: SlabMixture
+
+
+class Base(NamedTuple):
+    """A Gaussian base, and what held-out pairs said of its confidence: temper, offset and widening."""
+
+    layer: GaussianBase
+    head: tuple[float, float, float]
+
+
+@dataclass
+class SpikeSlabLearner:
+    """A model of the data, and layers that invert it."""
+
+    units: Units
+    n_layers: int
+    mode: str
+    assumed: Assumed
+    dtype: np.dtype
+    folds: list[Statistics] = field(default_factory=list)
+    n_seen: int = 0
+    kept: tuple[Numbers, Numbers] | None = None
+    learned: Learned = field(init=False)
+    base: Base | None = None
+    scalars: NetworkScalars = field(init=False)
+    objectives: Numbers = field(default_factory=lambda: np.zeros(0))
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        n_propagation = min(_PROPAGATION_LAYERS, self.n_layers) if self.mode == "accurate" else 0
+        self.scalars = default_scalars(self.n_layers - n_propagation, n_propagation, self.dtype)
+
+    def take_in(self, Y: Numbers, B: Numbers) -> None:
+        """Add pairs to the sums; every fifth pair of the stream is of the same fold."""
+        fold = (self.n_seen + np.arange(len(B))) % _FOLDS
+        new = [gather_statistics(Y[fold == i], B[fold == i]) for i in range(_FOLDS)]
+        self.folds = [add_statistics(*both) for both in zip(self.folds, new, strict=True)] if self.folds else new
+        self.n_seen += len(B)
+        before = (Y[:0], B[:0]) if self.kept is None else self.kept
+        room = _KEPT_PAIRS - len(before[0])
+        self.kept = np.concatenate([before[0], Y[:room]]), np.concatenate([before[1], B[:room]])
+
+    def learn_from_pairs(self) -> None:
+        """Everything but the scalars of the layers, from the sums."""
+        self.learned = self._model(add_statistics(*self.folds))
+        self._prepare()
+        self.base = self._structured()
+
+    def learn_from_observations(self, Y: Numbers, random: np.random.Generator) -> None:
+        r"""Sparsity, slab and noise by EM on the layers, corrected by simulation.
+
+        An M-step on approximate posteriors is biased. The same step on as many signals simulated from the current model
+        has the same bias, so the ratio of the two tells where the model differs from the data.
+        """
+        assumed = self.assumed
+        X = np.asarray(assumed.design_matrix, np.float64)
+        Y = np.asarray(Y[random.permutation(len(Y))[:_EM_SIGNALS]], np.float64)
+        power, noise_var = _second_moments(X, Y)
+        noise_var = noise_var if assumed.noise_var is None else assumed.noise_var
+        prob_active = 0.1 if assumed.prob_active is None else assumed.prob_active
+        slab_var = power / prob_active if assumed.slab_var is None else assumed.slab_var
+        values = np.log([prob_active, slab_var, noise_var])
+        held = np.array([part is not None for part in assumed[1:]])
+        for _ in range(_EM_STEPS):
+            self._assume(X, *np.exp(values))
+            simulated, _ = simulate_pairs(X, np.exp(values[2]), np.exp(values[0]), self.learned.slab, len(Y), random)
+            change = _EM_PACE * np.log(self._maximise(Y) / self._maximise(simulated))
+            change = np.where(held, 0.0, np.clip(change, -1.0, 1.0))
+            values = values + change
+            values[0] = min(values[0], np.log(0.95))
+            if np.max(np.abs(change)) < _EM_TOLERANCE:
+                break
+        self._assume(X, *np.exp(values))
+
+    def assume(self) -> None:
+        """Take all from the user: nothing is learned."""
+        prob_active, slab_var, noise_var = (float(part) for part in self.assumed[1:] if part is not None)
+        self._assume(self.assumed.design_matrix, prob_active, slab_var, noise_var)
+
+    def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
+        """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
+        if self.base is not None or n_steps == 0:
+            return
+        problem, start = self.problem, self.scalars
+        Y, B = self._simulate(n_steps * _BATCH, random)
+        batches = (part.reshape(n_steps, _BATCH, -1) for part in (self._reduce(Y), B.astype(self.dtype)))
+        trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, self.dtype))
+        self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
+        Y, B = self._simulate(_JUDGES, random)
+        pairs = self._reduce(Y), B.astype(self.dtype)
+        before, after = (float(objective(scalars, problem, *pairs)) for scalars in (start, trained))
+        if after < before:  # never where either is NaN
+            self.scalars = jax.tree.map(np.asarray, trained)
+
+    def output(self, Y: Numbers) -> Output:
+        """A spike and slab for every coefficient, of signals brought to a usual size and back."""
+        size = np.sqrt(np.maximum(self._energy(np.asarray(Y, np.float64)) / self.usual_energy, 1.0))[:, None]
+        scaled = (Y / size).astype(self.dtype)
+        belief = self._run(self._reduce(scaled)) if self.base is None else _structured_belief(self.base, scaled)
+        limits = np.finfo(self.dtype)
+        chance = np.clip(np.asarray(jax.nn.sigmoid(belief.log_odds)), limits.tiny, 1 - limits.eps)
+        return Output(chance, np.asarray(belief.slab_mean * size, self.dtype), _square(belief.slab_var, size))
+
+    @property
+    def n_propagation_layers(self) -> int:
+        """How many layers have sites of their own variance."""
+        return len(self.scalars.propagation_layers.offset)
+
+    def _model(self, sums: Statistics) -> Learned:
+        assumed, spread = self.assumed, None
+        if assumed.design_matrix is None:
+            design_matrix, spread, noise_var = matrix_posterior(sums)
+        else:
+            design_matrix = np.asarray(assumed.design_matrix, np.float64)
+            noise_var = noise_given_matrix(sums, design_matrix)
+        slab = fit_slab(sums.histogram)
+        if assumed.slab_var is not None:
+            slab = _single(assumed.slab_var)
+        if assumed.noise_var is not None:
+            noise_var = assumed.noise_var
+        prob_active = mean_prob_active(sums) if assumed.prob_active is None else assumed.prob_active
+        return Learned(design_matrix, spread, noise_var, prob_active, slab)
+
+    def _assume(self, design_matrix: Numbers, prob_active: float, slab_var: float, noise_var: float) -> None:
+        self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, _single(slab_var))
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What prediction needs of the model: the problem of the layers, and how large signals usually are."""
+        X, spread, noise_var, prob_active, slab = self.learned
+        prior = slab_prior(prob_active, slab.mean, slab.var, slab.weight, n_components=X.shape[1], dtype=self.dtype)
+        self.rotation = None
+        reduced = X
+        if len(X) > X.shape[1]:
+            # Noise is alike in all directions: those that no column reaches say nothing of the code.
+            self.rotation, reduced = np.linalg.qr(X)
+        self.problem: Problem = make_problem(reduced, noise_var, prior, spread)
+        power = prob_active * float(slab.weight @ (slab.var + slab.mean**2))
+        bent = 0.0 if spread is None else power * float(np.trace(spread))
+        left, singular, _ = np.linalg.svd(X, full_matrices=False)
+        floor = max(noise_var * (1 + bent), 1e-12 * power * float(np.mean(singular**2)), 1e-300)
+        self._directions, self._variances, self._floor = left, power * singular**2 + floor, floor
+        random = np.random.default_rng(0)
+        usual = self._energy(self._simulate(_USUAL_SIGNALS, random)[0])
+        self.usual_energy = max(float(np.quantile(usual, _USUAL_QUANTILE)), 1.0)
+
+    def _energy(self, Y: Numbers) -> Numbers:
+        """Mean square of signals in units of what the model expects of them."""
+        along = Y @ self._directions
+        outside = np.maximum(np.sum(Y**2, axis=1) - np.sum(along**2, axis=1), 0.0)
+        return (np.sum(along**2 / self._variances, axis=1) + outside / self._floor) / Y.shape[1]
+
+    def _simulate(self, n: int, random: np.random.Generator) -> tuple[Numbers, Numbers]:
+        X, spread, noise_var, prob_active, slab = self.learned
+        return simulate_pairs(X, noise_var, prob_active, slab, n, random, spread)
+
+    def _reduce(self, Y: Numbers) -> Numbers:
+        return np.asarray(Y if self.rotation is None else Y @ self.rotation, self.dtype)
+
+    def _run(self, Y: Numbers) -> Denoised:
+        return Denoised(*in_blocks(lambda rows: run_network(self.problem, rows, self.scalars), Y, self._block()))
+
+    def _block(self) -> int:
+        """How many signals at once: small enough for the cache where every signal has a matrix of its own."""
+        n_observed, n_components = self.problem.design_matrix.shape
+        numbers = n_observed * (n_observed + n_components) if self.n_propagation_layers else n_components
+        return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
+
+    def _maximise(self, Y: Numbers) -> Numbers:
+        """Sparsity, slab variance and noise variance that the belief about signals asks for."""
+        problem, scalars = self.problem, self.scalars
+
+        def moments(rows: Numbers) -> Any:
+            return _em_moments(problem, rows, scalars)
+
+        active, square, residual = (np.asarray(part, np.float64) for part in in_blocks(moments, self._reduce(Y)))
+        noise_var = residual.mean()
+        if self.rotation is not None:
+            outside = np.mean(np.sum(Y**2, axis=1) - np.sum((Y @ self.rotation) ** 2, axis=1))
+            noise_var = (noise_var * self.rotation.shape[1] + outside) / Y.shape[1]
+        tiny = 1e-300
+        return np.maximum([active.mean(), square.sum() / max(active.sum(), tiny), noise_var], tiny)
+
+    def _structured(self) -> Base | None:
+        """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error."""
+        if self.kept is None or self.n_seen < 2 * _FOLDS or self.problem.design_matrix.shape[1] < 2:
+            return None
+        others = [
+            add_statistics(*(fold for j, fold in enumerate(self.folds) if j != i)) for i in range(len(self.folds))
+        ]
+        models = [self._model(sums) for sums in others]
+        parts = [model.design_matrix for model in models], [model.noise_var for model in models]
+        amount, least, gain = choose_shrinkage(self.folds, *parts, [model.spread for model in models])
+        if gain < _LEAST_GAIN or amount > _MOST_SHRINKAGE:
+            return None
+        Y, B = self.kept
+        fold = np.arange(len(B)) % _FOLDS
+        told: list[tuple[Numbers, ...]] = []
+        errors = []
+        for i, (sums, model) in enumerate(zip(others, models, strict=True)):
+            layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.spread, self.dtype)
+            rows = fold == i
+            belief = _structured_belief(Base(layer, (1.0, 0.0, 1.0)), Y[rows].astype(self.dtype))
+            errors.append((rows, _squared_errors(belief, B[rows])))
+            told.append((layer, Y[rows].astype(self.dtype), B[rows].astype(self.dtype)))
+        structured = np.zeros(len(B))
+        for rows, error in errors:
+            structured[rows] = error
+        saved = _squared_errors(self._run(self._reduce(Y)), B) - structured
+        if not saved.mean() > saved.std() / np.sqrt(len(saved)):
+            return None
+        model = self.learned
+        sums = add_statistics(*self.folds)
+        layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.spread, self.dtype)
+        return Base(layer, _structured_head(told))
+
+
+@jax.jit
+def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tuple[Numbers, ...]:
+    """For each signal: active coefficients, their squares, and the square left of the observation."""
+    state = run_layers(problem, rows, scalars)
+    square = state.var + state.mean**2
+    return state.prob_active.mean(axis=1), square.mean(axis=1), expected_residual(problem, rows, state)
+
+
+def _structured_belief(base: Base, Y: Numbers) -> Denoised:
+    temper, offset, widening = base.head
+    mean, var = cavities(base.layer, Y)
+    return Denoised(*(np.asarray(part) for part in denoise(mean, var, base.layer.prior, temper, offset, widening)))
+
+
+def _structured_head(told: list[tuple[Numbers, ...]]) -> tuple[float, float, float]:
+    """Temper, offset and widening of the best log score of pairs that each layer was not made from."""
+
+    def loss(point: Numbers) -> float:
+        head = float(np.exp(point[0])), float(point[1]), float(np.exp(point[2]))
+        scores = [np.mean(log_score(_structured_belief(Base(layer, head), Y), B)) for layer, Y, B in told]
+        return -float(np.mean(scores)) + 1e-3 * float(np.sum(np.square(point)))
+
+    best = minimize(loss, np.zeros(3), method="Nelder-Mead", options={"maxfev": 80, "xatol": 0.02, "fatol": 1e-4})
+    return float(np.exp(best.x[0])), float(best.x[1]), float(np.exp(best.x[2]))
+
+
+def _squared_errors(belief: Denoised, B: Numbers) -> Numbers:
+    mean = np.asarray(jax.nn.sigmoid(belief.log_odds)) * np.asarray(belief.slab_mean)
+    return np.sum((mean - B) ** 2, axis=1)
+
+
+def _second_moments(X: Numbers, Y: Numbers) -> tuple[float, float]:
+    """Power of a coefficient and variance of the noise, by the likelihood of Gaussian codes.
+
+    The covariance of observations is that of Gaussian codes of the same power, whatever their sparsity.
+    """
+    left, singular, _ = np.linalg.svd(X, full_matrices=False)
+    along = np.mean((Y @ left) ** 2, axis=0)
+    outside = max(float(np.mean(np.sum(Y**2, axis=1)) - along.sum()), 0.0)
+    n_outside = len(X) - len(singular)
+    total = float(np.mean(Y**2)) or 1.0
+    size = float(np.mean(singular**2)) * len(singular) / len(X) or 1.0
+
+    def loss(point: Numbers) -> float:
+        power, noise = np.exp(point) * [total / size, total]
+        variance = power * singular**2 + noise
+        return float(np.sum(np.log(variance) + along / variance) + n_outside * np.log(noise) + outside / noise)
+
+    best = minimize(loss, np.log([0.9, 0.1]), method="L-BFGS-B", bounds=[(-12, 3), (-14, 1)])
+    power, noise = np.exp(best.x) * [total / size, total]
+    return float(power), float(noise)
+
+
+def _single(var: float) -> SlabMixture:
+    return SlabMixture(np.ones(1), np.zeros(1), np.array([float(var)]))
+
+
+def _square(var: Numbers, size: Numbers) -> Numbers:
+    return np.asarray(np.asarray(var) * size**2)

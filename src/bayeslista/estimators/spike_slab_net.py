@@ -1,0 +1,351 @@
+"""SpikeSlabNet as an estimator."""
+
+import warnings
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from sklearn.utils import check_array
+
+from bayeslista.distributions import SpikeSlab
+from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning, random_seed, root_mean_square
+from bayeslista.estimators._learners import Units
+from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
+from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
+
+_MODES = ("accurate", "fast")
+
+
+class SpikeSlabNet(BaseSparseCoder):
+    r"""Sparse coding by layers of message passing: close to the exact posterior, at a thousandth of its cost.
+
+    The model is :math:`y = X\beta + N(0, \sigma^2 I)` with coefficients that are zero or else drawn from a slab, a
+    small mixture of Gaussians. Pairs teach a posterior of the matrix (if it is not given), the noise, the sparsity and the
+    slab; unrolled layers of vector AMP [1]_ and expectation propagation [2]_ then turn an observation into a spike and
+    slab for every coefficient. A few scalars in every layer are learned from pairs simulated from that model, which
+    calibrates the answer without any held-out pair.
+
+    With a design matrix it learns from observations alone (``fit(X)``), and with ``prob_active``, ``slab_var`` and
+    ``noise_std`` as well it predicts at once, without `fit`.
+
+    Parameters
+    ----------
+    n_layers : int, default=20
+        How many layers, of both kinds together.
+    mode : {"accurate", "fast"}, default="accurate"
+        "fast" has layers of vector AMP only. In "accurate" the last six are of expectation propagation, which take a
+        factorisation for every signal.
+    design_matrix : array-like of shape (n_observed, n_components), default=None
+        ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer.
+    prob_active : float, default=None
+        Probability that a coefficient is not zero. None learns it.
+    slab_var : float, default=None
+        Variance of the coefficients that are not zero, about zero. None learns the slab, a mixture of up to three
+        Gaussians.
+    noise_std : float, default=None
+        Standard deviation of the noise. None learns it.
+    max_iter : int, default=100
+        Steps of Adam on simulated pairs, of which each sees 64. 0 keeps scalars that serve untrained.
+    dtype : {"auto", "float32", "float64"}, default="auto"
+        The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
+        float32 or integers, else float64.
+    random_state : int, RandomState instance or None, default=None
+        Decides the simulated pairs. The same integer gives the same bits.
+    verbose : int, default=0
+        Kept for symmetry with the other estimators; nothing is shown.
+
+    Attributes
+    ----------
+    design_matrix_ : ndarray of shape (n_observed, n_components)
+        The design matrix given, or the posterior mean of a learned one.
+    design_matrix_std_ : ndarray of shape (n_components,)
+        Standard deviation of the entries in each column of it; zero if it was given.
+    prob_active_ : float
+        Probability that a coefficient is not zero.
+    slab_weight_, slab_mean_, slab_var_ : ndarray of shape (n_parts,)
+        The slab: weights, means and variances of its parts.
+    noise_std_ : float
+        Standard deviation of the noise.
+    structured_ : bool
+        Whether pairs showed codes to go together, as pixels do, so that a Gaussian base with a spike and slab for each
+        coefficient takes the place of the layers; see :mod:`bayeslista.gaussian_base`.
+    n_iter_ : int
+        Steps of Adam made.
+    history_ : dict of str to ndarray, one entry a step
+        The ``"objective"`` of simulated batches: negative log score plus relative error.
+    diagnostics_ : dict of str to int
+        Batches ``"skipped"`` because their gradient was not finite.
+    dtype_ : numpy.dtype
+        The floating type of the fit and its predictions.
+    n_components_ : int
+        Coefficients per code.
+    n_features_in_ : int
+        Observed values per sample.
+
+    See Also
+    --------
+    BayesLISTA : A network that learns its weights, after the paper.
+
+    Notes
+    -----
+    Signals larger than the model ever produces are predicted as if scaled down to the largest usual ones and the answer
+    is scaled up again, its uncertainty included. Codes of a few discrete values are predicted well, but a Gaussian slab
+    cannot be calibrated for them.
+
+    References
+    ----------
+    .. [1] S. Rangan, P. Schniter and A. K. Fletcher, "Vector approximate message passing", IEEE Transactions on
+       Information Theory 65(10), 2019.
+    .. [2] J. M. Hernández-Lobato, D. Hernández-Lobato and A. Suárez, "Expectation propagation in linear regression
+       models with spike-and-slab priors", Machine Learning 99(3), 2015.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlabNet
+    >>> from bayeslista.datasets import make_sparse_codes
+    >>> from bayeslista.metrics import nmse
+    >>> data = make_sparse_codes(n_train=1, n_test=50, n_observed=15, n_components=20, random_state=0)
+    >>> model = SpikeSlabNet(
+    ...     mode="fast", design_matrix=data.design_matrix, prob_active=0.2, slab_var=1.0, noise_std=0.5
+    ... )
+    >>> mean, std = model.predict(data.Y_test, return_std=True)  # a Bayesian solver: there is nothing to fit
+    >>> nmse(data.B_test, mean) < 0.45, bool((std > 0).all())
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        n_layers: int = 20,
+        *,
+        mode: str = "accurate",
+        design_matrix: ArrayLike | None = None,
+        prob_active: float | None = None,
+        slab_var: float | None = None,
+        noise_std: float | None = None,
+        max_iter: int = 100,
+        dtype: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_layers = n_layers
+        self.mode = mode
+        self.design_matrix = design_matrix
+        self.prob_active = prob_active
+        self.slab_var = slab_var
+        self.noise_std = noise_std
+        self.max_iter = max_iter
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Learn the model from pairs of observations and codes, or from observations alone, and calibrate the layers.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        y : array-like of shape (n_samples, n_components) or (n_samples,), default=None
+            Their codes, one a row. None, which takes a design matrix, learns sparsity, slab and noise by EM.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
+        """
+        self._check_parameters()
+        random = np.random.default_rng(random_seed(self.random_state))
+        if y is None and self.design_matrix is not None:
+            observations = self._validate_alone(X)
+            learner = self._new_learner(observations, np.zeros((0, self.n_components_)))
+            with self._precision():
+                learner.learn_from_observations(observations / learner.units.observation, random)
+                learner.calibrate(self.max_iter, random)
+        else:
+            observations, codes = self._validate_pairs(X, y)  # type: ignore[arg-type]
+            learner = self._new_learner(observations, codes)
+            with self._precision():
+                learner.take_in(observations / learner.units.observation, codes / learner.units.code)
+                learner.learn_from_pairs()
+                learner.calibrate(self.max_iter, random)
+        self._learner = learner
+        return self._finish()
+
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Take more pairs in: the model is that of all pairs so far, however they were cut.
+
+        The scalars of the layers stay those of the last `fit`, or, where there was none, those that serve untrained.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row; a single pair is one row.
+        y : array-like of shape (n_samples, n_components) or (n_samples,)
+            Their codes, one a row.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
+        """
+        self._check_parameters()
+        first = not hasattr(self, "_learner")
+        observations, codes = self._validate_pairs(X, y, reset=first)
+        learner = self._new_learner(observations, codes) if first else copy(self._learner)
+        with self._precision():
+            learner.take_in(observations / learner.units.observation, codes / learner.units.code)
+            learner.learn_from_pairs()
+        self._learner = learner
+        return self._finish()
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+        """Predict the codes of observations, and how uncertain they are.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        return_std : bool, default=False
+            Whether to return the standard deviations, too.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples, n_components) or (n_samples,)
+            Mean of `predict_dist`, one-dimensional if the codes of `fit` were.
+        std : ndarray of the same shape
+            Its standard deviation, if `return_std`.
+        """
+        distribution = self.predict_dist(X)
+        return (distribution.mean(), distribution.std()) if return_std else distribution.mean()
+
+    def predict_dist(self, X: ArrayLike) -> SpikeSlab:
+        """Predict a distribution for every coefficient.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+
+        Returns
+        -------
+        SpikeSlab
+            Of shape (n_samples, n_components), or (n_samples,) if the codes of `fit` were one-dimensional.
+        """
+        model = self._ready(X)
+        return model._distribution(model._validate_observations(X), model._code_shape)
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Codes of observations, as features for the next step of a pipeline.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            What `predict` returns, always two-dimensional.
+        """
+        model = self._ready(X)
+        return model._predict_codes(model._validate_observations(X))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "design_matrix_") or self._all_given()
+
+    def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+        return self._distribution(Y, (self.n_components_,)).mean()
+
+    def _distribution(self, Y: Float[np.ndarray, "n K"], code_shape: tuple[int, ...]) -> SpikeSlab:
+        observation_unit, code_unit = self._learner.units
+        with self._precision():
+            prob_active, slab_mean, slab_var = self._learner.output(Y / observation_unit)
+        shape = (len(Y), *code_shape)
+        parts = prob_active, slab_mean * code_unit, slab_var * code_unit**2
+        return SpikeSlab(*(part.astype(self.dtype_).reshape(shape) for part in parts))
+
+    def _all_given(self) -> bool:
+        given = self.design_matrix, self.prob_active, self.slab_var, self.noise_std
+        return all(part is not None for part in given)
+
+    def _ready(self, X: ArrayLike) -> "SpikeSlabNet":
+        """The estimator itself if it is fitted; else, if all is given, a copy that has taken it for learned."""
+        if hasattr(self, "design_matrix_") or not self._all_given():
+            return self
+        model = copy(self)
+        model._check_parameters()
+        observations = model._validate_alone(X)
+        learner = model._new_learner(observations, np.zeros((0, model.n_components_)))
+        with model._precision():
+            learner.assume()
+        model._learner = learner
+        return model._finish()
+
+    def _new_learner(self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) -> SpikeSlabLearner:
+        matrix = None
+        if self.design_matrix is not None:
+            given = check_array(self.design_matrix, dtype="numeric", input_name="design_matrix")
+            expected = given.shape[1] if not len(B) else B.shape[1]
+            matrix = self._resolve_design_matrix(Y, np.zeros((0, expected), Y.dtype)).astype(np.float64)
+        units = self._choose_units(Y, B, matrix)
+        assumed = Assumed(
+            None if matrix is None else matrix * (units.code / units.observation),
+            self.prob_active,
+            None if self.slab_var is None else self.slab_var / units.code**2,
+            None if self.noise_std is None else (self.noise_std / units.observation) ** 2,
+        )
+        return SpikeSlabLearner(units, self.n_layers, self.mode, assumed, self.dtype_)
+
+    def _choose_units(self, Y: Any, B: Any, matrix: Any) -> Units:
+        """Powers of two, so that no number is rounded and histograms of any first chunk have the same bins."""
+        observation = root_mean_square(Y)
+        if len(B):
+            code = root_mean_square(B[B != 0])
+        elif self.slab_var is not None:
+            code = float(np.sqrt(self.slab_var))
+        else:
+            code = observation / root_mean_square(matrix)
+        return Units(*(float(2.0 ** np.round(np.log2(part))) for part in (observation, code)))
+
+    def _finish(self) -> Self:
+        """Show what was learned in the units of the data."""
+        learner, model = self._learner, self._learner.learned
+        gain = learner.units.observation / learner.units.code
+        self.design_matrix_ = (model.design_matrix * gain).astype(self.dtype_)
+        std = np.zeros(self.n_components_)
+        if model.spread is not None:
+            std = np.sqrt(model.noise_var * np.diag(model.spread)) * gain
+        self.design_matrix_std_ = std.astype(self.dtype_)
+        self.prob_active_ = float(model.prob_active)
+        self.noise_std_ = float(np.sqrt(model.noise_var)) * learner.units.observation
+        self.slab_weight_ = model.slab.weight
+        self.slab_mean_, self.slab_var_ = model.slab.mean * learner.units.code, model.slab.var * learner.units.code**2
+        self.structured_ = learner.base is not None
+        self.n_iter_ = len(learner.objectives)
+        self.history_ = {"objective": learner.objectives}
+        self.diagnostics_ = {"skipped": learner.skipped}
+        if learner.skipped > 0.1 * max(self.n_iter_, 1):
+            warnings.warn(
+                f"{learner.skipped} of {self.n_iter_} steps of calibration had no usable gradient (see diagnostics_): "
+                "the model does not suit the layers. Try mode='fast', fewer layers, or max_iter=0.",
+                NumericalWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("mode", self.mode, _MODES)
+        if self.prob_active is not None:
+            check_real("prob_active", self.prob_active, minimum=0, below=1, strict=True)
+        if self.slab_var is not None:
+            check_real("slab_var", self.slab_var, minimum=0, strict=True)
+        if self.noise_std is not None:
+            check_real("noise_std", self.noise_std, minimum=0)
+        check_integer("max_iter", self.max_iter, minimum=0)
+        check_verbose(self.verbose)
+
+    def _check_shrinkage(self) -> None:
+        """There is no threshold."""

@@ -1,0 +1,192 @@
+r"""Calibration by simulation: the scalars of spike-and-slab layers, learned from pairs drawn from the learned model.
+
+Layers of message passing are exact for large random matrices only. What they get wrong elsewhere is a matter of a few
+numbers a layer: how sure the log-odds are, how much noise there seems to be, how fast sites may change. A model that is
+known, or has been learned, can make as many pairs as it takes to find them. Codes are always fresh: those that a matrix
+was learned from flatter it.
+
+The objective of a batch is the negative log score, by coefficient and in the mixed measure, plus the mean of
+:math:`\|\hat\beta - \beta\| / \|\beta\|`; Adam descends it.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from bayeslista.message_passing import Denoised, NetworkScalars, Problem, answer, run_layers
+
+_HALF_LOG_TWO_PI = 0.9189385332046727
+_LARGEST_GRADIENT = 1.0
+
+
+class Info(NamedTuple):
+    """What training did: the objective of every batch, and how many batches had no usable gradient."""
+
+    objective: Float[Array, " steps"]
+    skipped: Int[Array, ""]
+
+
+def log_score(belief: Denoised, codes: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    """Log density of codes in the mixed measure, from log-odds, so that no probability rounds to zero.
+
+    Parameters
+    ----------
+    belief : Denoised
+        Log-odds and slab.
+    codes : array of shape (n, D)
+        The truth.
+
+    Returns
+    -------
+    array of shape (n, D)
+        ``log(1 − q)`` where a code is zero, else ``log q + log N(β; m, v)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.inference.simulation import log_score
+    >>> from bayeslista.message_passing import Denoised
+    >>> belief = Denoised(np.zeros((1, 2)), np.full((1, 2), 2.0), np.ones((1, 2)))
+    >>> log_score(belief, np.array([[0.0, 2.0]])).round(3).tolist()
+    [[-0.693, -1.612]]
+    """
+    var = jnp.maximum(belief.slab_var, jnp.finfo(belief.slab_var.dtype).tiny)
+    density = -0.5 * ((codes - belief.slab_mean) ** 2 / var + jnp.log(var)) - _HALF_LOG_TWO_PI
+    return jnp.where(codes == 0, jax.nn.log_sigmoid(-belief.log_odds), jax.nn.log_sigmoid(belief.log_odds) + density)
+
+
+@jax.jit
+def objective(
+    scalars: NetworkScalars, problem: Problem, observations: Float[Array, "n K"], codes: Float[Array, "n D"]
+) -> Float[Array, ""]:
+    """Negative log score and relative error of a batch.
+
+    Parameters
+    ----------
+    scalars : NetworkScalars
+        What is learned.
+    problem : Problem
+        What all signals share.
+    observations, codes : array of shape (n, K) and (n, D)
+        Pairs.
+
+    Returns
+    -------
+    array
+        The smaller the better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.inference.simulation import objective
+    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> pair = np.array([[0.0, 2.0]]), np.array([[0.0, 2.1]])
+    >>> bool(objective(default_scalars(1, 0), problem, *pair) < objective(default_scalars(1, 0), problem, *pair[::-1]))
+    True
+    """
+    belief = answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
+    error = jnp.sum((jax.nn.sigmoid(belief.log_odds) * belief.slab_mean - codes) ** 2, axis=1)
+    power = jnp.sum(codes**2, axis=1)
+    counted = power > 0
+    # A root has no derivative at zero.
+    relative = jnp.sqrt(error / jnp.where(counted, power, 1.0) + jnp.finfo(error.dtype).eps)
+    return jnp.sum(jnp.where(counted, relative, 0.0)) / jnp.maximum(jnp.sum(counted), 1) - jnp.mean(
+        log_score(belief, codes)
+    )
+
+
+@jax.jit
+def train_scalars(
+    scalars: NetworkScalars,
+    problem: Problem,
+    observations: Float[Array, "steps n K"],
+    codes: Float[Array, "steps n D"],
+    rates: Float[Array, " steps"],
+) -> tuple[NetworkScalars, Info]:
+    """One step of Adam for every batch; layers of a kind move together, which takes fewer pairs than each by itself.
+
+    Parameters
+    ----------
+    scalars : NetworkScalars
+        Where to start.
+    problem : Problem
+        What all signals share.
+    observations, codes : array of shape (steps, n, K) and (steps, n, D)
+        Simulated pairs, one batch a step.
+    rates : array of shape (steps,)
+        The learning rate of every step.
+
+    Returns
+    -------
+    scalars : NetworkScalars
+        Learned.
+    info : Info
+        What happened.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.generative import SlabMixture, simulate_pairs
+    >>> from bayeslista.inference.simulation import cosine_rates, train_scalars
+    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
+    >>> problem = make_problem(np.eye(2), 0.1, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> slab = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
+    >>> Y, B = simulate_pairs(np.eye(2), 0.1, 0.5, slab, 3 * 4, np.random.default_rng(0))
+    >>> batches = Y.reshape(3, 4, 2), B.reshape(3, 4, 2)
+    >>> scalars, info = train_scalars(default_scalars(1, 0), problem, *batches, cosine_rates(3, 0.02))
+    >>> info.objective.shape, int(info.skipped)
+    ((3,), 0)
+    """
+    rule = optax.chain(optax.clip_by_global_norm(_LARGEST_GRADIENT), optax.scale_by_adam())
+
+    def shifted(by: NetworkScalars) -> NetworkScalars:
+        return jax.tree.map(jnp.add, scalars, by)
+
+    def descend(
+        carry: tuple[NetworkScalars, optax.OptState], batch: tuple[Array, Array, Array]
+    ) -> tuple[tuple[NetworkScalars, optax.OptState], tuple[Array, Array]]:
+        before, moments = carry
+        Y, B, rate = batch
+        value, gradient = jax.value_and_grad(lambda by: objective(shifted(by), problem, Y, B))(before)
+        usable = jnp.isfinite(optax.tree.norm(gradient, squared=True)) & jnp.isfinite(value)
+        direction, after_moments = rule.update(gradient, moments)
+        after = jax.tree.map(lambda old, change: old - rate * change, before, direction)
+        kept = jax.tree.map(partial(jnp.where, usable), (after, after_moments), carry)
+        return kept, (jnp.where(usable, value, 0.0), usable)
+
+    layers = (jax.tree.map(lambda part: jnp.zeros((), part.dtype), kind) for kind in scalars[:2])
+    begin = NetworkScalars(*layers, jax.tree.map(jnp.zeros_like, scalars.head))
+    (by, _), (values, usable) = jax.lax.scan(descend, (begin, rule.init(begin)), (observations, codes, rates))
+    return shifted(by), Info(values, jnp.sum(~usable))
+
+
+def cosine_rates(n_steps: int, largest: float, dtype: np.typing.DTypeLike = np.float64) -> Float[np.ndarray, " steps"]:
+    """Learning rates that fall from the largest to nothing.
+
+    Parameters
+    ----------
+    n_steps : int
+        How many.
+    largest : float
+        The first.
+    dtype : dtype
+        Floating type of the result.
+
+    Returns
+    -------
+    array of shape (n_steps,)
+        Half a cosine.
+
+    Examples
+    --------
+    >>> from bayeslista.inference.simulation import cosine_rates
+    >>> cosine_rates(2, 0.1).round(3).tolist()
+    [0.1, 0.05]
+    """
+    return (0.5 * largest * (1 + np.cos(np.pi * np.arange(n_steps) / n_steps))).astype(dtype)
