@@ -169,6 +169,22 @@ def test_propagation_layers_are_parallel_expectation_propagation():
         np.testing.assert_allclose(state.site_precision[i], a, rtol=1e-5)
 
 
+def test_hand_derived_gradient_equals_differences():
+    problem, Y = _problem()
+    stacked = default_scalars(0, 2).propagation_layers
+
+    @jax.jit
+    def loss(by):
+        scalars = stacked._replace(log_noise=stacked.log_noise + by[0], log_temper=stacked.log_temper + by[1])
+        state = run_layers(problem, Y, default_scalars(0, 0)._replace(propagation_layers=scalars))
+        return (state.mean**2 + state.var * state.cavity_var).sum()
+
+    point, gradient = np.array([0.1, -0.2]), jax.jit(jax.grad(loss))(np.array([0.1, -0.2]))
+    steps = 1e-5 * np.eye(2)
+    differences = [(loss(point + step) - loss(point - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(gradient, differences, rtol=1e-6)
+
+
 def _by_enumeration(X, y, p, slab_var, noise_var):
     """Posterior mean and activity by the sum over all supports."""
     n = X.shape[1]

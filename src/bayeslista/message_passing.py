@@ -11,6 +11,7 @@ factorisation for every signal, and are more accurate. Both soften the log-odds 
 are surer than they should be, and see a noise that reacts to how well the code so far explains the observation.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -399,12 +400,10 @@ def propagation_layer(
     site_var = 1 / state.site_precision
     site_mean = state.site_shift * site_var
     noise = _noise(problem, observations, state, scalars)
-    whitening, _ = _whitening(X, site_var, noise)
-    whitened = whitening @ X
-    misfit = jnp.einsum("nkl,nl->nk", whitening, observations - site_mean @ X.T)
-    known = jnp.maximum(jnp.sum(whitened**2, axis=1), state.site_precision / _FURTHEST_CAVITY)
+    known, pull = _linear_solution(X, site_var, noise, observations - site_mean @ X.T)
+    known = jnp.maximum(known, state.site_precision / _FURTHEST_CAVITY)
     cavity_var = jnp.maximum(1 - known * site_var, 4 * limits.eps) / known
-    cavity_mean = site_mean + jnp.einsum("nkd,nk->nd", whitened, misfit) / known
+    cavity_mean = site_mean + pull / known
     prob_active, mean, var = _believe(problem, cavity_mean, cavity_var, scalars)
     least = _SITE_FLOOR / jnp.maximum(prior_moments(problem.prior)[1], limits.tiny**0.5)
     site = (1 / jnp.maximum(var / cavity_var, limits.eps**0.75) - 1) / cavity_var
@@ -417,7 +416,7 @@ def propagation_layer(
 
 
 def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
-    """All layers, those of vector AMP first.
+    """All layers, those of vector AMP first; derivatives reach the scalars of the last kind only.
 
     Parameters
     ----------
@@ -441,13 +440,11 @@ def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: Net
     >>> run_layers(problem, np.array([[0.0, 2.0]]), default_scalars(2, 1)).mean.round(1).tolist()
     [[0.0, 2.0]]
     """
-    state = start(problem, observations)
-    for layer, stacked in ((vector_layer, scalars.vector_layers), (propagation_layer, scalars.propagation_layers)):
-        if len(stacked.offset):
-            state = jax.lax.scan(
-                lambda before, one, layer=layer: (layer(problem, observations, before, one), None), state, stacked
-            )[0]
-    return state
+    state = _stack(vector_layer, problem, observations, start(problem, observations), scalars.vector_layers)
+    if len(scalars.propagation_layers.offset):
+        # What a layer of one kind could learn from those of the other is not worth what it costs.
+        state = jax.lax.stop_gradient(state)
+    return _stack(propagation_layer, problem, observations, state, scalars.propagation_layers)
 
 
 @jax.jit
@@ -599,6 +596,19 @@ def _noise_floor(X: Any, prior: SlabPrior) -> float:
     return max(float(limits.eps) ** 0.8 * signal, float(limits.tiny))
 
 
+def _stack(
+    layer: Callable[[Problem, Array, NetworkState, LayerScalars], NetworkState],
+    problem: Problem,
+    observations: Array,
+    state: NetworkState,
+    scalars: LayerScalars,
+) -> NetworkState:
+    """Layers of one kind; none leave the state as it is."""
+    if not len(scalars.offset):
+        return state
+    return jax.lax.scan(lambda before, one: (layer(problem, observations, before, one), None), state, scalars)[0]
+
+
 def _believe(
     problem: Problem, cavity_mean: Array, cavity_var: Array, scalars: LayerScalars
 ) -> tuple[Array, Array, Array]:
@@ -617,6 +627,41 @@ def _whitening(X: Array, site_var: Array, noise: Array) -> tuple[Array, Array]:
     factor = jnp.linalg.cholesky(gram + noise[:, :, None] * identity)
     # This inverse and a product are faster than one triangular solve with as many columns as there are coefficients.
     return solve_triangular(factor, identity, lower=True), noise
+
+
+@jax.custom_vjp
+def _linear_solution(X: Array, site_var: Array, noise: Array, residual: Array) -> tuple[Array, Array]:
+    r"""The diagonal of XᵀA⁻¹X, and XᵀA⁻¹ times a residual, for A = X diag(site_var) Xᵀ + n I.
+
+    The derivative by hand takes two products of matrices, and none of the triangular solves of automatic derivatives.
+    """
+    return _linear_solution_forward(X, site_var, noise, residual)[0]
+
+
+def _linear_solution_forward(
+    X: Array, site_var: Array, noise: Array, residual: Array
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    whitening, _ = _whitening(X, site_var, noise)
+    whitened = whitening @ X
+    misfit = jnp.einsum("nkl,nl->nk", whitening, residual)
+    told = jnp.sum(whitened**2, axis=1), jnp.einsum("nkd,nk->nd", whitened, misfit)
+    transposed = jnp.swapaxes(whitening, 1, 2)
+    return told, (X, transposed @ whitened, jnp.einsum("nkl,nl->nk", transposed, misfit))
+
+
+def _linear_solution_backward(kept: tuple[Array, ...], by: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
+    X, solved, solved_residual = kept
+    by_known, by_pull = by
+    by_residual = jnp.einsum("nkd,nd->nk", solved, by_pull)
+    by_covariance = -jnp.einsum("nkd,nd,nld->nkl", solved, by_known, solved)
+    by_covariance -= by_residual[:, :, None] * solved_residual[:, None, :]
+    by_site_var = jnp.einsum("kd,nkd->nd", X, by_covariance @ X)
+    by_noise = jnp.trace(by_covariance, axis1=1, axis2=2)[:, None]
+    # The matrix is not learned by gradients.
+    return jnp.zeros_like(X), by_site_var, by_noise, by_residual
+
+
+_linear_solution.defvjp(_linear_solution_forward, _linear_solution_backward)
 
 
 def _with_spike(prob_active: Array, slab_mean: Array, slab_var: Array) -> tuple[Array, Array]:

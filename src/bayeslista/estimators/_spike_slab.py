@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
@@ -40,7 +41,7 @@ _BLOCK_NUMBERS = 2**20  # in the largest array of a block
 _FOLDS = 5
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
-_BATCH, _RATE, _JUDGES = 64, 0.02, 256
+_BATCH, _RATE, _JUDGES, _TRAINING_TYPE = 64, 0.02, 256, np.float32
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
 _EM_SIGNALS, _EM_STEPS, _EM_PACE, _EM_TOLERANCE = 256, 25, 1.4, 5e-3
 
@@ -144,16 +145,17 @@ class SpikeSlabLearner:
         """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
         if self.base is not None or n_steps == 0:
             return
-        problem, start = self.problem, self.scalars
+        # A few scalars do not need double precision.
+        problem, start = (_cast(part, _TRAINING_TYPE) for part in (self.problem, self.scalars))
         Y, B = self._simulate(n_steps * _BATCH, random)
-        batches = (part.reshape(n_steps, _BATCH, -1) for part in (self._reduce(Y), B.astype(self.dtype)))
-        trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, self.dtype))
+        batches = (_cast(part.reshape(n_steps, _BATCH, -1), _TRAINING_TYPE) for part in (self._reduce(Y), B))
+        trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, _TRAINING_TYPE))
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
         Y, B = self._simulate(_JUDGES, random)
-        pairs = self._reduce(Y), B.astype(self.dtype)
-        before, after = (float(objective(scalars, problem, *pairs)) for scalars in (start, trained))
+        pairs = (_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B))
+        before, after = _objectives(start, trained, problem, *pairs)
         if after < before:  # never where either is NaN
-            self.scalars = jax.tree.map(np.asarray, trained)
+            self.scalars = _cast(trained, self.dtype)
 
     def output(self, Y: Numbers) -> Output:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
@@ -284,6 +286,20 @@ def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tup
     state = run_layers(problem, rows, scalars)
     square = state.var + state.mean**2
     return state.prob_active.mean(axis=1), square.mean(axis=1), expected_residual(problem, rows, state)
+
+
+@jax.jit
+def _objectives(
+    first: NetworkScalars, second: NetworkScalars, problem: Problem, Y: Numbers, B: Numbers
+) -> tuple[Numbers, Numbers]:
+    """Of two networks, compiled once."""
+    both = jax.tree.map(lambda *parts: jnp.stack(parts), first, second)
+    values = jax.lax.map(lambda scalars: objective(scalars, problem, Y, B), both)
+    return values[0], values[1]
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda part: np.asarray(part, dtype), tree)
 
 
 def _structured_belief(base: Base, Y: Numbers) -> Denoised:

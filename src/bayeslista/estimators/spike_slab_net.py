@@ -22,9 +22,9 @@ class SpikeSlabNet(BaseSparseCoder):
     r"""Sparse coding by layers of message passing: close to the exact posterior, at a thousandth of its cost.
 
     The model is :math:`y = X\beta + N(0, \sigma^2 I)` with coefficients that are zero or else drawn from a slab, a
-    small mixture of Gaussians. Pairs teach a posterior of the matrix (if it is not given), the noise, the sparsity and the
-    slab; unrolled layers of vector AMP [1]_ and expectation propagation [2]_ then turn an observation into a spike and
-    slab for every coefficient. A few scalars in every layer are learned from pairs simulated from that model, which
+    small mixture of Gaussians. Pairs teach a posterior of the matrix (if it is not given), the noise, the sparsity and
+    the slab; unrolled layers of vector AMP [1]_ and expectation propagation [2]_ then turn an observation into a spike
+    and slab for every coefficient. A few scalars in every layer are learned from pairs simulated from that model, which
     calibrates the answer without any held-out pair.
 
     With a design matrix it learns from observations alone (``fit(X)``), and with ``prob_active``, ``slab_var`` and
@@ -46,7 +46,7 @@ class SpikeSlabNet(BaseSparseCoder):
         Gaussians.
     noise_std : float, default=None
         Standard deviation of the noise. None learns it.
-    max_iter : int, default=100
+    max_iter : int, default=60
         Steps of Adam on simulated pairs, of which each sees 64. 0 keeps scalars that serve untrained.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
@@ -124,7 +124,7 @@ class SpikeSlabNet(BaseSparseCoder):
         prob_active: float | None = None,
         slab_var: float | None = None,
         noise_std: float | None = None,
-        max_iter: int = 100,
+        max_iter: int = 60,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,

@@ -101,7 +101,11 @@ def objective(
     )
 
 
-@jax.jit
+# Training compiles for longer than it runs, and XLA's older code generator needs half the time.
+_QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+
+
+@partial(jax.jit, compiler_options=_QUICKLY_COMPILED)
 def train_scalars(
     scalars: NetworkScalars,
     problem: Problem,
@@ -109,7 +113,9 @@ def train_scalars(
     codes: Float[Array, "steps n D"],
     rates: Float[Array, " steps"],
 ) -> tuple[NetworkScalars, Info]:
-    """One step of Adam for every batch; layers of a kind move together, which takes fewer pairs than each by itself.
+    """One step of Adam for every batch; the layers of the last kind move together, and the head.
+
+    Together they take fewer pairs than each by itself.
 
     Parameters
     ----------
