@@ -1,0 +1,245 @@
+"""SpikeSlabNet as an estimator: what it learns from how little, its distributions, streams, scales and awkward data."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from bayeslista import ISTA, NumericalWarning, SpikeSlab, SpikeSlabNet
+from bayeslista.datasets import make_sparse_codes
+from bayeslista.estimators import _spike_slab
+from bayeslista.inference import simulation
+from bayeslista.metrics import nmse
+
+K, D, N = 15, 20, 200
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_sparse_codes(N, 256, K, D, random_state=0)
+
+
+def fast(**parameters):
+    """Layers of vector AMP with the scalars they start with: what compiles soonest."""
+    return SpikeSlabNet(**{"n_layers": 8, "mode": "fast", "max_iter": 0, "random_state": 0} | parameters)
+
+
+@pytest.fixture(scope="module")
+def given(data):
+    return fast(design_matrix=data.design_matrix, prob_active=0.2, slab_var=1.16, noise_std=0.5)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return fast(design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
+
+
+# Every check fits data of another shape, which is compiled anew: two layers of one kind are enough to conform.
+@parametrize_with_checks([fast(n_layers=2, random_state=None)])
+def test_scikit_learn_conformance(estimator, check):
+    check(estimator)
+
+
+def test_a_bayesian_solver_needs_no_fit_and_does_not_change(data, given):
+    mean, std = given.predict(data.Y_test, return_std=True)
+    distribution = given.predict_dist(data.Y_test)
+    assert isinstance(distribution, SpikeSlab)
+    np.testing.assert_array_equal(mean, distribution.mean())
+    np.testing.assert_array_equal(std, distribution.std())
+    np.testing.assert_array_equal(given.transform(data.Y_test), mean)
+    assert not hasattr(given, "design_matrix_")
+    ista = ISTA(8, design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
+    assert nmse(data.B_test, mean) < 0.8 * nmse(data.B_test, ista.predict(data.Y_test))
+
+
+def test_without_fit_or_prior_there_is_no_prediction(data):
+    with pytest.raises(NotFittedError):
+        fast(design_matrix=data.design_matrix, prob_active=0.2).predict(data.Y_test)
+
+
+def test_pairs_teach_sparsity_slab_and_noise(data, model, given):
+    assert model.prob_active_ == pytest.approx(0.2, abs=0.03)
+    assert model.noise_std_ == pytest.approx(0.5, rel=0.05)
+    assert model.slab_weight_ @ (model.slab_var_ + model.slab_mean_**2) == pytest.approx(1.16, rel=0.15)
+    assert not model.structured_
+    error = nmse(data.B_test, model.predict(data.Y_test))
+    assert error < 1.03 * nmse(data.B_test, given.predict(data.Y_test))
+
+
+def test_twenty_pairs_are_enough_with_a_known_matrix(data, given):
+    model = fast(design_matrix=data.design_matrix).fit(data.Y_train[:20], data.B_train[:20])
+    assert nmse(data.B_test, model.predict(data.Y_test)) < 1.05 * nmse(data.B_test, given.predict(data.Y_test))
+
+
+def test_observations_alone_teach_sparsity_slab_and_noise(data, given):
+    model = fast(design_matrix=data.design_matrix).fit(data.Y_train)
+    assert model.prob_active_ == pytest.approx(0.2, abs=0.08)
+    assert model.noise_std_ == pytest.approx(0.5, rel=0.2)
+    assert nmse(data.B_test, model.predict(data.Y_test)) < 1.05 * nmse(data.B_test, given.predict(data.Y_test))
+
+
+def test_what_is_given_is_held(data):
+    parameters = {"prob_active": 0.3, "slab_var": 2.0, "noise_std": 0.7}
+    for codes in (data.B_train, None):
+        model = fast(design_matrix=data.design_matrix, **parameters).fit(data.Y_train, codes)
+        assert model.prob_active_ == pytest.approx(0.3)
+        assert model.slab_var_ == pytest.approx(np.array([2.0]))
+        assert model.noise_std_ == pytest.approx(0.7)
+
+
+def test_observations_alone_without_a_matrix_are_refused(data):
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        fast().fit(data.Y_train)
+
+
+def test_a_learned_matrix_widens_the_answer_where_pairs_are_few(data, model):
+    few = fast().fit(data.Y_train[:30], data.B_train[:30])
+    assert (few.design_matrix_std_ > 0).all()
+    assert (model.design_matrix_std_ == 0).all()
+    distribution = few.predict_dist(data.Y_test)
+    ratio = distribution.var().mean() / np.mean((distribution.mean() - data.B_test) ** 2)
+    assert 0.6 < ratio < 1.7
+    assert nmse(data.B_test, distribution.mean()) < 0.95
+
+
+def test_a_stream_gives_the_same_model_however_it_is_cut(data):
+    whole, cut = fast().fit(data.Y_train, data.B_train), fast()
+    for part in (slice(0, 1), slice(1, 90), slice(90, N)):
+        cut.partial_fit(data.Y_train[part], data.B_train[part])
+    np.testing.assert_allclose(cut.predict(data.Y_test), whole.predict(data.Y_test), rtol=1e-6, atol=1e-8)
+
+
+def test_calibration_by_simulation_does_no_harm_and_is_reproducible():
+    data = make_sparse_codes(100, 256, 8, 16, random_state=1)
+    constants = fast(design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
+    trained = clone(constants).set_params(max_iter=20).fit(data.Y_train, data.B_train)
+    again = clone(trained).fit(data.Y_train, data.B_train)
+    assert trained.n_iter_ == len(trained.history_["objective"]) == 20
+    assert trained.diagnostics_ == {"skipped": 0}
+    np.testing.assert_array_equal(trained.predict(data.Y_test), again.predict(data.Y_test))
+    scores = [model.predict_dist(data.Y_test).log_prob(data.B_test).mean() for model in (constants, trained)]
+    assert scores[1] > scores[0] - 0.02
+
+
+def test_steps_without_a_gradient_are_warned_of(data, monkeypatch):
+    def none_usable(scalars, *rest):
+        return scalars, simulation.Info(np.zeros(4), 4)
+
+    monkeypatch.setattr(_spike_slab, "train_scalars", none_usable)
+    monkeypatch.setattr(_spike_slab, "_objectives", lambda *_: (0.0, np.nan))
+    with pytest.warns(NumericalWarning, match="4 of 4 steps of calibration"):
+        fast(design_matrix=data.design_matrix, max_iter=4).fit(data.Y_train, data.B_train)
+
+
+@pytest.mark.parametrize("mode", ["fast", "accurate"])
+def test_it_is_calibrated_on_the_problem_of_the_paper(mode):
+    data = make_sparse_codes(100, 512, 25, 50, random_state=1)
+    model = fast(mode=mode, n_layers=20, design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
+    distribution = model.predict_dist(data.Y_test)
+    uniform = np.random.default_rng(0).uniform(size=data.B_test.shape)
+    pit = distribution.cdf(data.B_test) - np.where(data.B_test == 0, (1 - distribution.prob_active) * uniform, 0)
+    assert np.mean(np.abs(pit - 0.5) < 0.45) == pytest.approx(0.9, abs=0.02)
+    assert np.mean(np.abs(pit - 0.5) < 0.25) == pytest.approx(0.5, abs=0.03)
+    ratio = distribution.var().mean() / np.mean((distribution.mean() - data.B_test) ** 2)
+    assert 0.75 < ratio < 1.3  # few signals carry most of the error
+
+
+def test_signals_a_hundred_times_larger_widen_the_answer(data, given):
+    distribution = given.predict_dist(data.Y_test + 99 * data.B_test @ data.design_matrix.T)
+    error = np.mean((distribution.mean() - 100 * data.B_test) ** 2)
+    assert error < 0.2 * np.mean((100 * data.B_test) ** 2)
+    assert distribution.var().mean() > 0.5 * error
+
+
+AWKWARD = {
+    "repeated columns": lambda X: X[:, np.arange(D) // 2],
+    "zero columns": lambda X: X * (np.arange(D) % 3 > 0),
+    "norms over six decades": lambda X: X * np.logspace(-3, 3, D),
+    "all but parallel": lambda X: X[:, :1] + 1e-4 * X,
+    "tiny": lambda X: 1e-6 * X,
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_awkward_matrices_never_diverge(name):
+    X = AWKWARD[name](np.random.default_rng(0).standard_normal((K, D)))
+    noise = 0.1 * np.sqrt(np.mean(X**2))
+    data = make_sparse_codes(N, 256, K, D, design_matrix=X, noise_std=noise, random_state=0)
+    for codes in (data.B_train, None):
+        mean, std = fast(design_matrix=X).fit(data.Y_train, codes).predict(data.Y_test, return_std=True)
+        assert np.isfinite(mean).all()
+        assert np.isfinite(std).all()
+        assert nmse(data.B_test[data.B_test.any(axis=1)], mean[data.B_test.any(axis=1)]) < 1.05
+
+
+def test_more_observations_than_coefficients():
+    data = make_sparse_codes(N, 256, 40, 10, random_state=0)
+    for codes in (data.B_train, None):
+        model = fast(design_matrix=data.design_matrix).fit(data.Y_train, codes)
+        assert model.noise_std_ == pytest.approx(0.5, rel=0.1)
+        assert nmse(data.B_test[data.B_test.any(axis=1)], model.predict(data.Y_test)[data.B_test.any(axis=1)]) < 0.15
+
+
+def test_codes_that_go_together_are_noticed():
+    random = np.random.default_rng(0)
+    patterns = random.standard_normal((3, D)) + 2.0
+    X = random.standard_normal((5, D))
+
+    def draw(n):
+        codes = np.abs(random.standard_normal((n, 3))) @ patterns * (random.random((n, D)) < 0.9)
+        return codes @ X.T + 0.01 * random.standard_normal((n, 5)), codes
+
+    Y, B = draw(100)
+    Y_test, B_test = draw(256)
+    model = fast(design_matrix=X).fit(Y, B)
+    assert model.structured_
+    distribution = model.predict_dist(Y_test)
+    assert nmse(B_test, distribution.mean()) < 0.75
+    assert 0.5 < distribution.var().mean() / np.mean((distribution.mean() - B_test) ** 2) < 2.0
+
+
+def test_single_precision_stays_single(data, model):
+    single = fast(design_matrix=data.design_matrix).fit(
+        data.Y_train.astype(np.float32), data.B_train.astype(np.float32)
+    )
+    mean, std = single.predict(data.Y_test.astype(np.float32), return_std=True)
+    assert mean.dtype == std.dtype == single.design_matrix_.dtype == np.float32
+    np.testing.assert_allclose(mean, model.predict(data.Y_test), atol=2e-3)
+
+
+def test_units_of_the_data_do_not_matter(data, model):
+    scaled = fast(design_matrix=data.design_matrix * 1e3).fit(data.Y_train * 1e-3, data.B_train * 1e-6)
+    np.testing.assert_allclose(scaled.predict(data.Y_test * 1e-3), 1e-6 * model.predict(data.Y_test), atol=1e-11)
+
+
+def test_pickling_keeps_the_predictions(data, model):
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(data.Y_test), model.predict(data.Y_test))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"mode": "slow"}, "mode must be one of"),
+        ({"prob_active": 0.0}, "prob_active must be"),
+        ({"prob_active": 1.0}, "prob_active must be"),
+        ({"slab_var": -1.0}, "slab_var must be"),
+        ({"noise_std": -0.1}, "noise_std must be"),
+        ({"max_iter": -1}, "max_iter must be"),
+        ({"n_layers": 0}, "n_layers must be"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(data, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        fast(**parameters).fit(data.Y_train, data.B_train)
+
+
+def test_the_limit_is_reached_on_the_reference_data(shared):
+    file = np.load(shared / "reference" / "limit_k50.npz")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = fast(n_layers=20, design_matrix=file["X"]).fit(file["Y_train"][:20], file["B_train"][:20])
+    assert nmse(file["B_test"], model.predict(file["Y_test"])) < 0.24  # the exact posterior mean has 0.207
