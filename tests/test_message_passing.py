@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayeslista import message_passing
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.message_passing import (
     LayerScalars,
@@ -271,6 +272,15 @@ def test_spread_of_a_learned_matrix_widens_the_answer():
     scalars = default_scalars(3, 3)
     sure, unsure = (run_network(one, Y, scalars) for one in (problem, wide))
     assert np.mean(unsure.slab_var) > 1.1 * np.mean(sure.slab_var)
+
+
+def test_signals_on_which_layers_diverge_begin_again():
+    problem, Y = _problem()
+    begin = start(problem, Y)
+    lost = begin._replace(mean=begin.mean.at[0].set(1e6).at[1].set(np.nan).at[2].set(0.1))
+    kept = message_passing._unless_diverged(problem, Y, lost, begin)
+    np.testing.assert_array_equal(kept.mean[[0, 1, 3]], begin.mean[[0, 1, 3]])
+    assert np.isfinite(kept.mean).all()
 
 
 def test_layers_of_each_kind_are_optional():

@@ -181,7 +181,7 @@ def test_more_observations_than_coefficients():
     for codes in (data.B_train, None):
         model = fast(design_matrix=data.design_matrix).fit(data.Y_train, codes)
         assert model.noise_std_ == pytest.approx(0.5, rel=0.1)
-        assert nmse(data.B_test[data.B_test.any(axis=1)], model.predict(data.Y_test)[data.B_test.any(axis=1)]) < 0.15
+        assert nmse(data.B_test[data.B_test.any(axis=1)], model.predict(data.Y_test)[data.B_test.any(axis=1)]) < 0.2
 
 
 def test_codes_that_go_together_are_noticed():

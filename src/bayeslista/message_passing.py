@@ -274,7 +274,7 @@ def denoise(
 
 @jax.jit
 def start(problem: Problem, observations: Float[Array, "n K"]) -> NetworkState:
-    """Sites that equal the prior's mean and variance, and nothing believed but the prior.
+    """Sites that equal the prior's mean and variance, cavities that tell nothing, and no belief but the prior.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def start(problem: Problem, observations: Float[Array, "n K"]) -> NetworkState:
     mean, var = (jnp.broadcast_to(part, (len(observations), part.shape[0])) for part in prior_moments(problem.prior))
     chance = jnp.broadcast_to(jax.nn.sigmoid(problem.prior.log_odds), mean.shape)
     var = jnp.maximum(var, jnp.finfo(var.dtype).tiny ** 0.5)
-    return NetworkState(1 / var, mean / var, mean, var, chance, mean, var)
+    return NetworkState(1 / var, mean / var, mean, _FURTHEST_CAVITY * var, chance, mean, var)
 
 
 @jax.jit
@@ -357,9 +357,10 @@ def vector_layer(
     site = jnp.exp(scalars.log_site) * jnp.maximum(site, least)
     site_r = ((1 / cavity_t + site) * (mean / unit) - cavity_r / cavity_t) / site
     share = jax.nn.sigmoid(scalars.damping)
-    t, r = share / site + (1 - share) * t, share * site_r + (1 - share) * r
-    precision = 1 / (t * unit**2)
-    return NetworkState(precision, precision * r * unit, cavity_mean, cavity_var, prob_active, mean, var)
+    shift = share * site * site_r + (1 - share) * r / t
+    site = share * site + (1 - share) / t
+    sites = jnp.broadcast_to(site / unit**2, mean.shape), shift / unit
+    return NetworkState(*sites, cavity_mean, cavity_var, prob_active, mean, var)
 
 
 @jax.jit
@@ -440,11 +441,15 @@ def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: Net
     >>> run_layers(problem, np.array([[0.0, 2.0]]), default_scalars(2, 1)).mean.round(1).tolist()
     [[0.0, 2.0]]
     """
-    state = _stack(vector_layer, problem, observations, start(problem, observations), scalars.vector_layers)
-    if len(scalars.propagation_layers.offset):
-        # What a layer of one kind could learn from those of the other is not worth what it costs.
-        state = jax.lax.stop_gradient(state)
-    return _stack(propagation_layer, problem, observations, state, scalars.propagation_layers)
+    begin = start(problem, observations)
+    state = _stack(vector_layer, problem, observations, begin, scalars.vector_layers)
+    state = _unless_diverged(problem, observations, state, begin)
+    if not len(scalars.propagation_layers.offset):
+        return state
+    # What a layer of one kind could learn from those of the other is not worth what it costs.
+    state = jax.lax.stop_gradient(state)
+    state = _stack(propagation_layer, problem, observations, state, scalars.propagation_layers)
+    return _unless_diverged(problem, observations, state, begin)
 
 
 @jax.jit
@@ -607,6 +612,18 @@ def _stack(
     if not len(scalars.offset):
         return state
     return jax.lax.scan(lambda before, one: (layer(problem, observations, before, one), None), state, scalars)[0]
+
+
+def _unless_diverged(problem: Problem, observations: Array, state: NetworkState, begin: NetworkState) -> NetworkState:
+    """Layers that explain a signal worse than nothing does, or end in no number, give way to where they began."""
+
+    def misfit(one: NetworkState) -> Array:
+        return jnp.mean((observations - one.mean @ problem.design_matrix.T) ** 2, axis=1, keepdims=True)
+
+    usable = misfit(state) <= misfit(begin) + problem.noise_var
+    for part in state:
+        usable = usable & jnp.isfinite(part).all(axis=1, keepdims=True)
+    return NetworkState(*(jnp.where(usable, new, old) for new, old in zip(state, begin, strict=True)))
 
 
 def _believe(
