@@ -46,7 +46,7 @@ class SpikeSlabNet(BaseSparseCoder):
         Gaussians.
     noise_std : float, default=None
         Standard deviation of the noise. None learns it.
-    max_iter : int, default=60
+    calibration_steps : int, default=60
         Steps of Adam on simulated pairs, of which each sees 64. 0 keeps scalars that serve untrained.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
@@ -71,8 +71,6 @@ class SpikeSlabNet(BaseSparseCoder):
     structured_ : bool
         Whether pairs showed codes to go together, as pixels do, so that a Gaussian base with a spike and slab for each
         coefficient takes the place of the layers; see :mod:`bayeslista.gaussian_base`.
-    n_iter_ : int
-        Steps of Adam made.
     history_ : dict of str to ndarray, one entry a step
         The ``"objective"`` of simulated batches: negative log score plus relative error.
     diagnostics_ : dict of str to int
@@ -124,7 +122,7 @@ class SpikeSlabNet(BaseSparseCoder):
         prob_active: float | None = None,
         slab_var: float | None = None,
         noise_std: float | None = None,
-        max_iter: int = 60,
+        calibration_steps: int = 60,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -135,7 +133,7 @@ class SpikeSlabNet(BaseSparseCoder):
         self.prob_active = prob_active
         self.slab_var = slab_var
         self.noise_std = noise_std
-        self.max_iter = max_iter
+        self.calibration_steps = calibration_steps
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
@@ -162,14 +160,14 @@ class SpikeSlabNet(BaseSparseCoder):
             learner = self._new_learner(observations, np.zeros((0, self.n_components_)))
             with self._precision():
                 learner.learn_from_observations(observations / learner.units.observation, random)
-                learner.calibrate(self.max_iter, random)
+                learner.calibrate(self.calibration_steps, random)
         else:
             observations, codes = self._validate_pairs(X, y)  # type: ignore[arg-type]
             learner = self._new_learner(observations, codes)
             with self._precision():
                 learner.take_in(observations / learner.units.observation, codes / learner.units.code)
                 learner.learn_from_pairs()
-                learner.calibrate(self.max_iter, random)
+                learner.calibrate(self.calibration_steps, random)
         self._learner = learner
         return self._finish()
 
@@ -323,13 +321,13 @@ class SpikeSlabNet(BaseSparseCoder):
         self.slab_weight_ = model.slab.weight
         self.slab_mean_, self.slab_var_ = model.slab.mean * learner.units.code, model.slab.var * learner.units.code**2
         self.structured_ = learner.base is not None
-        self.n_iter_ = len(learner.objectives)
         self.history_ = {"objective": learner.objectives}
         self.diagnostics_ = {"skipped": learner.skipped}
-        if learner.skipped > 0.1 * max(self.n_iter_, 1):
+        n_steps = len(learner.objectives)
+        if learner.skipped > 0.1 * n_steps:
             warnings.warn(
-                f"{learner.skipped} of {self.n_iter_} steps of calibration had no usable gradient (see diagnostics_): "
-                "the model does not suit the layers. Try mode='fast', fewer layers, or max_iter=0.",
+                f"{learner.skipped} of {n_steps} steps of calibration had no usable gradient (see diagnostics_): "
+                "the model does not suit the layers. Try mode='fast', fewer layers, or calibration_steps=0.",
                 NumericalWarning,
                 stacklevel=3,
             )
@@ -344,7 +342,7 @@ class SpikeSlabNet(BaseSparseCoder):
             check_real("slab_var", self.slab_var, minimum=0, strict=True)
         if self.noise_std is not None:
             check_real("noise_std", self.noise_std, minimum=0)
-        check_integer("max_iter", self.max_iter, minimum=0)
+        check_integer("calibration_steps", self.calibration_steps, minimum=0)
         check_verbose(self.verbose)
 
     def _check_shrinkage(self) -> None:
