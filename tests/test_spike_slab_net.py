@@ -125,6 +125,18 @@ def test_calibration_by_simulation_does_no_harm_and_is_reproducible():
     assert scores[1] > scores[0] - 0.02
 
 
+def test_calibration_of_large_matrices_is_cut_short(data, model):
+    assert model._learner._affordable(60) == (60, 64)
+    assert _spike_slab.SpikeSlabLearner._affordable(_Large(), 60) == (0, 8)
+
+
+class _Large:
+    n_propagation_layers, n_layers = 6, 20
+
+    class problem:  # noqa: N801
+        design_matrix = np.broadcast_to(0.0, (1000, 2000))
+
+
 def test_steps_without_a_gradient_are_warned_of(data, monkeypatch):
     def none_usable(scalars, *rest):
         return scalars, simulation.Info(np.zeros(4), 4)

@@ -216,7 +216,8 @@ def _linear_layer(
     power = np.maximum(np.diag(sums.code_gram) / n - mean**2, 0.0)
     power = power + _LEAST_POWER * np.mean(power) + 1e-12
     covariance[np.diag_indices_from(covariance)] = power
-    bent = 0.0 if spread is None else float(np.sum(spread * sums.code_gram)) / n
+    # By the shrunk covariance: the very codes that a matrix was learned from understate what it does not know.
+    bent = 0.0 if spread is None else float(np.sum(spread * covariance) + mean @ spread @ mean)
     passed = X @ covariance
     seen = passed @ X.T
     noise = max(noise_var * (1 + max(bent, 0.0)), least_noise * float(np.mean(np.diag(seen))), 1e-300)

@@ -41,7 +41,8 @@ _BLOCK_NUMBERS = 2**20  # in the largest array of a block
 _FOLDS = 5
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
-_BATCH, _RATE, _JUDGES, _TRAINING_TYPE = 64, 0.02, 256, np.float32
+_BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE, _TRAINING_TYPE = 64, 8, 10, 0.02, np.float32
+_TRAINING_WORK = 1e11  # products of numbers, a minute or so
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
 _EM_SIGNALS, _EM_STEPS, _EM_PACE, _EM_TOLERANCE = 256, 25, 1.4, 5e-3
 
@@ -143,15 +144,16 @@ class SpikeSlabLearner:
 
     def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
         """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
+        n_steps, batch = self._affordable(n_steps)
         if self.base is not None or n_steps == 0:
             return
         # A few scalars do not need double precision.
         problem, start = (_cast(part, _TRAINING_TYPE) for part in (self.problem, self.scalars))
-        Y, B = self._simulate(n_steps * _BATCH, random)
-        batches = (_cast(part.reshape(n_steps, _BATCH, -1), _TRAINING_TYPE) for part in (self._reduce(Y), B))
+        Y, B = self._simulate(n_steps * batch, random)
+        batches = (_cast(part.reshape(n_steps, batch, -1), _TRAINING_TYPE) for part in (self._reduce(Y), B))
         trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, _TRAINING_TYPE))
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
-        Y, B = self._simulate(_JUDGES, random)
+        Y, B = self._simulate(4 * batch, random)
         pairs = (_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B))
         before, after = _objectives(start, trained, problem, *pairs)
         if after < before:  # never where either is NaN
@@ -245,6 +247,15 @@ class SpikeSlabLearner:
             noise_var = (noise_var * self.rotation.shape[1] + outside) / Y.shape[1]
         tiny = 1e-300
         return np.maximum([active.mean(), square.sum() / max(active.sum(), tiny), noise_var], tiny)
+
+    def _affordable(self, n_steps: int) -> tuple[int, int]:
+        """Steps and pairs a step, fewer for large matrices, of which many layers' asymptotics hold untrained."""
+        n_observed, n_components = self.problem.design_matrix.shape
+        work = self.n_propagation_layers * n_observed**2 * (n_observed + 2 * n_components)
+        work += 4 * self.n_layers * n_observed * n_components
+        batch = int(np.clip(_TRAINING_WORK / (work * max(n_steps, 1)), _LEAST_BATCH, _BATCH))
+        n_steps = min(n_steps, int(_TRAINING_WORK / (work * batch)))
+        return (n_steps if n_steps >= _LEAST_STEPS else 0), batch
 
     def _structured(self) -> Base | None:
         """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error."""
