@@ -558,7 +558,9 @@ def run_network(problem: Problem, observations: Float[Array, "n K"], scalars: Ne
     return answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
 
 
-def default_scalars(n_vector_layers: int, n_propagation_layers: int, dtype: DTypeLike = np.float64) -> NetworkScalars:
+def default_scalars(
+    n_vector_layers: int, n_propagation_layers: int, dtype: DTypeLike = np.float64, *, tempered: bool = True
+) -> NetworkScalars:
     """Scalars that serve untrained, on problems of many sizes.
 
     Parameters
@@ -567,6 +569,9 @@ def default_scalars(n_vector_layers: int, n_propagation_layers: int, dtype: DTyp
         How many layers of each kind.
     dtype : dtype
         Floating type of the result.
+    tempered : bool, default=True
+        Whether log-odds are softened where there are layers of expectation propagation; without it both kinds of
+        layers are those of the textbook, but for damping, which suits slabs of a few discrete values.
 
     Returns
     -------
@@ -583,13 +588,14 @@ def default_scalars(n_vector_layers: int, n_propagation_layers: int, dtype: DTyp
     def stack(size: int, values: tuple[float, ...]) -> LayerScalars:
         return LayerScalars(*(np.full(size, value, dtype) for value in values))
 
-    if n_propagation_layers:
+    propagation = (0.0, 0.0, 2.2, 0.0, 0.0, 0.0, 0.0)
+    if n_propagation_layers and tempered:
         vector = (-0.14, -0.03, 2.3, 0.39, -0.20, 0.18, 0.0)
+        propagation = (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11)
         slopes = ([0.21, 0.04, -0.26], 0.0, [-0.10, -0.04, 0.29])
     else:
         vector = (0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0)
         slopes = ([0.0, 0.0, 0.0], 0.0, [0.0, 0.0, 0.0])
-    propagation = (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11)
     head = HeadScalars(*(np.asarray(slope, dtype) for slope in slopes))
     return NetworkScalars(stack(n_vector_layers, vector), stack(n_propagation_layers, propagation), head)
 

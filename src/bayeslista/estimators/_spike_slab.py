@@ -148,16 +148,18 @@ class SpikeSlabLearner:
         if self.base is not None or n_steps == 0:
             return
         # A few scalars do not need double precision.
-        problem, start = (_cast(part, _TRAINING_TYPE) for part in (self.problem, self.scalars))
+        problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem, self.scalars))
+        plain = default_scalars(*(len(kind.offset) for kind in tempered[:2]), _TRAINING_TYPE, tempered=False)
+        Y, B = self._simulate(4 * batch, random)
+        judges = [_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B)]
+        errors = _objectives(tempered, plain, problem, *judges)
+        start, error = (plain, errors[1]) if errors[1] < errors[0] else (tempered, errors[0])
         Y, B = self._simulate(n_steps * batch, random)
         batches = (_cast(part.reshape(n_steps, batch, -1), _TRAINING_TYPE) for part in (self._reduce(Y), B))
         trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, _TRAINING_TYPE))
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
-        Y, B = self._simulate(4 * batch, random)
-        pairs = (_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B))
-        before, after = _objectives(start, trained, problem, *pairs)
-        if after < before:  # never where either is NaN
-            self.scalars = _cast(trained, self.dtype)
+        better = _objectives(start, trained, problem, *judges)[1] < error  # never where it is NaN
+        self.scalars = _cast(trained if better else start, self.dtype)
 
     def output(self, Y: Numbers) -> Output:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
