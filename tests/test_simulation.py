@@ -39,5 +39,5 @@ def test_training_mends_what_was_spoilt_and_skips_what_is_no_number():
     fresh = simulate_pairs(X, 0.1, 0.3, SLAB, 32, random)
     assert int(info.skipped) == 1
     assert float(objective(trained, problem, *fresh)) < float(objective(spoilt, problem, *fresh)) - 0.2
-    assert float(trained.head.offset) < 1.0
+    assert float(trained.head.offset) < 1.5
     np.testing.assert_array_equal(trained.vector_layers.offset, spoilt.vector_layers.offset)

@@ -123,8 +123,9 @@ def fit_gaussian_base(
     encoder, covariance, mean = _linear_layer(sums, design_matrix, noise_var, shrinkage, least_noise, spread)
     prior_var = np.diag(covariance)
     told = np.clip(np.einsum("dk,kd->d", encoder, design_matrix @ covariance) / prior_var, _LEAST_TOLD, 1 - 1e-12)
-    parts = mean, design_matrix @ mean, encoder, 1 / told, prior_var * (1 - told) / told
-    return GaussianBase(*(part.astype(dtype) for part in parts), coefficient_priors(sums, dtype))
+    parts: Any = [mean, design_matrix @ mean, encoder, 1 / told, prior_var * (1 - told) / told]
+    parts = [*(part.astype(dtype) for part in parts), coefficient_priors(sums, dtype)]
+    return GaussianBase(*parts)
 
 
 def cavities(

@@ -142,7 +142,7 @@ def slab_prior(
         upright = array if array.ndim == 2 else array.reshape(-1, 1)
         return np.broadcast_to(upright, (len(weights), n_components)).astype(dtype)
 
-    log_odds = np.broadcast_to(np.log(chance) - np.log1p(-chance), (n_components,)).astype(dtype)
+    log_odds: Any = np.broadcast_to(np.log(chance) - np.log1p(-chance), (n_components,)).astype(dtype)
     log_weight: Any = np.log(np.maximum(weights, np.finfo(dtype).tiny)).astype(dtype)
     return SlabPrior(log_odds, log_weight, columns(slab_mean), columns(slab_var))
 
@@ -208,9 +208,10 @@ def make_problem(
     column_unit = 1 / np.sqrt(power + _COLUMN_FLOOR * largest if largest > 0 else np.ones_like(power))
     left, singular, right = np.linalg.svd(X * column_unit, full_matrices=False)
     dtype = prior.mean.dtype
-    rounded = [part.astype(dtype) for part in (X, left, singular, right, column_unit)]
-    floored = np.asarray(max(noise_var, _noise_floor(X, prior)), dtype)
-    return Problem(*rounded, floored, prior, None if spread is None else np.asarray(spread, dtype))
+    parts: Any = [part.astype(dtype) for part in (X, left, singular, right, column_unit)]
+    parts += [np.asarray(max(noise_var, _noise_floor(X, prior)), dtype), prior]
+    parts += [None if spread is None else np.asarray(spread, dtype)]
+    return Problem(*parts)
 
 
 @jax.jit
@@ -586,7 +587,8 @@ def default_scalars(
     """
 
     def stack(size: int, values: tuple[float, ...]) -> LayerScalars:
-        return LayerScalars(*(np.full(size, value, dtype) for value in values))
+        parts: Any = [np.full(size, value, dtype) for value in values]
+        return LayerScalars(*parts)
 
     propagation = (0.0, 0.0, 2.2, 0.0, 0.0, 0.0, 0.0)
     if n_propagation_layers and tempered:
@@ -596,8 +598,9 @@ def default_scalars(
     else:
         vector = (0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0)
         slopes = ([0.0, 0.0, 0.0], 0.0, [0.0, 0.0, 0.0])
-    head = HeadScalars(*(np.asarray(slope, dtype) for slope in slopes))
-    return NetworkScalars(stack(n_vector_layers, vector), stack(n_propagation_layers, propagation), head)
+    head: Any = [np.asarray(slope, dtype) for slope in slopes]
+    layers = stack(n_vector_layers, vector), stack(n_propagation_layers, propagation)
+    return NetworkScalars(*layers, HeadScalars(*head))
 
 
 def _noise_floor(X: Any, prior: SlabPrior) -> float:

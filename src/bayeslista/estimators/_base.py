@@ -191,7 +191,8 @@ class BaseSparseCoder(
         with _naming("X"):
             observations = validate_data(self, X, reset=True, dtype="numeric")
         self.dtype_ = self._resolve_dtype(observations, np.zeros((0, 0), np.int64))
-        self.n_components_ = np.shape(self.design_matrix)[-1] if np.ndim(self.design_matrix) == 2 else 0
+        shape = np.asarray(self.design_matrix).shape
+        self.n_components_ = int(shape[-1]) if len(shape) == 2 else 0  # any other shape is refused later
         self._one_dimensional_codes = False
         return _cast("X", observations, self.dtype_)
 

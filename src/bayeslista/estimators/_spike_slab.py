@@ -149,7 +149,8 @@ class SpikeSlabLearner:
             return
         # A few scalars do not need double precision.
         problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem, self.scalars))
-        plain = default_scalars(*(len(kind.offset) for kind in tempered[:2]), _TRAINING_TYPE, tempered=False)
+        n_vector, n_propagation = (len(kind.offset) for kind in tempered[:2])
+        plain = default_scalars(n_vector, n_propagation, _TRAINING_TYPE, tempered=False)
         Y, B = self._simulate(4 * batch, random)
         judges = [_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B)]
         errors = _objectives(tempered, plain, problem, *judges)
@@ -256,8 +257,8 @@ class SpikeSlabLearner:
         work = self.n_propagation_layers * n_observed**2 * (n_observed + 2 * n_components)
         work += 4 * self.n_layers * n_observed * n_components
         batch = int(np.clip(_TRAINING_WORK / (work * max(n_steps, 1)), _LEAST_BATCH, _BATCH))
-        n_steps = min(n_steps, int(_TRAINING_WORK / (work * batch)))
-        return (n_steps if n_steps >= _LEAST_STEPS else 0), batch
+        affordable = int(_TRAINING_WORK / (work * batch))
+        return (min(n_steps, affordable) if affordable >= _LEAST_STEPS else 0), batch
 
     def _structured(self) -> Base | None:
         """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error."""
@@ -318,7 +319,8 @@ def _cast(tree: Any, dtype: Any) -> Any:
 def _structured_belief(base: Base, Y: Numbers) -> Denoised:
     temper, offset, widening = base.head
     mean, var = cavities(base.layer, Y)
-    return Denoised(*(np.asarray(part) for part in denoise(mean, var, base.layer.prior, temper, offset, widening)))
+    belief: Any = denoise(mean, var, base.layer.prior, temper, offset, widening)
+    return jax.tree.map(np.asarray, belief)
 
 
 def _structured_head(told: list[tuple[Numbers, ...]]) -> tuple[float, float, float]:

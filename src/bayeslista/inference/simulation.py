@@ -166,8 +166,8 @@ def train_scalars(
         kept = jax.tree.map(partial(jnp.where, usable), (after, after_moments), carry)
         return kept, (jnp.where(usable, value, 0.0), usable)
 
-    layers = (jax.tree.map(lambda part: jnp.zeros((), part.dtype), kind) for kind in scalars[:2])
-    begin = NetworkScalars(*layers, jax.tree.map(jnp.zeros_like, scalars.head))
+    vector, propagation = (jax.tree.map(lambda part: jnp.zeros((), part.dtype), kind) for kind in scalars[:2])
+    begin = NetworkScalars(vector, propagation, jax.tree.map(jnp.zeros_like, scalars.head))
     (by, _), (values, usable) = jax.lax.scan(descend, (begin, rule.init(begin)), (observations, codes, rates))
     return shifted(by), Info(values, jnp.sum(~usable))
 
