@@ -202,7 +202,7 @@ def _by_enumeration(X, y, p, slab_var, noise_var):
     return weight @ np.array(means), weight @ np.array(active)
 
 
-@pytest.mark.parametrize(("n_vector", "n_propagation", "tolerance"), [(12, 0, 1.10), (4, 6, 1.10)])
+@pytest.mark.parametrize(("n_vector", "n_propagation", "tolerance"), [(12, 0, 1.15), (4, 6, 1.10)])
 def test_network_is_near_the_exact_posterior_of_small_problems(n_vector, n_propagation, tolerance):
     data = make_sparse_codes(1, 150, 6, 8, slab_gap=0.0, noise_std=0.4, random_state=3)
     prior = slab_prior(0.2, 0.0, 1.0, n_components=8)
@@ -279,7 +279,8 @@ def test_signals_on_which_layers_diverge_begin_again():
     begin = start(problem, Y)
     lost = begin._replace(mean=begin.mean.at[0].set(1e6).at[1].set(np.nan).at[2].set(0.1))
     kept = message_passing._unless_diverged(problem, Y, lost, begin)
-    np.testing.assert_array_equal(kept.mean[[0, 1, 3]], begin.mean[[0, 1, 3]])
+    rows = np.array([0, 1, 3])
+    np.testing.assert_array_equal(kept.mean[rows], begin.mean[rows])
     assert np.isfinite(kept.mean).all()
 
 

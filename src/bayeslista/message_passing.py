@@ -518,8 +518,8 @@ def expected_residual(problem: Problem, observations: Float[Array, "n K"], state
     >>> from bayeslista.message_passing import expected_residual, make_problem, slab_prior, start
     >>> problem = make_problem(np.eye(2), 1.0, slab_prior(1.0, 0.0, 1.0, n_components=2))
     >>> observations = np.array([[2.0, 2.0]])  # half is taken for noise, and a variance of one half is left
-    >>> expected_residual(problem, observations, start(problem, observations)).round(3).tolist()
-    [1.5]
+    >>> round(float(expected_residual(problem, observations, start(problem, observations))[0]), 3)
+    1.5
     """
     X = problem.design_matrix
     residual = observations - (state.site_shift / state.site_precision) @ X.T

@@ -52,8 +52,8 @@ def log_score(belief: Denoised, codes: Float[Array, "n D"]) -> Float[Array, "n D
     >>> from bayeslista.inference.simulation import log_score
     >>> from bayeslista.message_passing import Denoised
     >>> belief = Denoised(np.zeros((1, 2)), np.full((1, 2), 2.0), np.ones((1, 2)))
-    >>> log_score(belief, np.array([[0.0, 2.0]])).round(3).tolist()
-    [[-0.693, -1.612]]
+    >>> [round(float(score), 3) for score in log_score(belief, np.array([[0.0, 2.0]]))[0]]
+    [-0.693, -1.612]
     """
     var = jnp.maximum(belief.slab_var, jnp.finfo(belief.slab_var.dtype).tiny)
     density = -0.5 * ((codes - belief.slab_mean) ** 2 / var + jnp.log(var)) - _HALF_LOG_TWO_PI
@@ -86,8 +86,9 @@ def objective(
     >>> from bayeslista.inference.simulation import objective
     >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
     >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
-    >>> pair = np.array([[0.0, 2.0]]), np.array([[0.0, 2.1]])
-    >>> bool(objective(default_scalars(1, 0), problem, *pair) < objective(default_scalars(1, 0), problem, *pair[::-1]))
+    >>> observed, scalars = np.array([[0.0, 2.0]]), default_scalars(1, 0)
+    >>> right, wrong = (objective(scalars, problem, observed, np.array([code])) for code in ([0.0, 2.1], [2.1, 0.0]))
+    >>> bool(right < wrong)
     True
     """
     belief = answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
