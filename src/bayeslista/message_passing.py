@@ -11,7 +11,6 @@ factorisation for every signal, and are more accurate. Both soften the log-odds 
 are surer than they should be, and see a noise that reacts to how well the code so far explains the observation.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +24,8 @@ _COLUMN_FLOOR = 1e-4  # of the largest squared norm, so that normalising does no
 _SITE_FLOOR = 1e-3  # least precision of a site, in units of the prior's
 _MISFIT_FLOOR, _MISFIT_CEILING = 0.1, 20.0
 _FURTHEST_CAVITY = 1e8  # largest variance of a cavity, in units of its site's
+_ROUGH_NOISE = 1e-3  # in units of the signal, from which on single precision serves all but the last layers ...
+_PRECISE_LAYERS = 2  # ... of which so many correct what it lost
 
 
 class SlabPrior(NamedTuple):
@@ -47,6 +48,7 @@ class Problem(NamedTuple):
     noise_var: Float[Array, ""]
     prior: SlabPrior
     spread: Float[Array, "D D"] | None  # P: the rows of a learned matrix have covariance σ² P
+    rough: "Problem | None"  # the same in single precision, where that is good enough for all but the last layers
 
 
 class LayerScalars(NamedTuple):
@@ -209,9 +211,15 @@ def make_problem(
     left, singular, right = np.linalg.svd(X * column_unit, full_matrices=False)
     dtype = prior.mean.dtype
     parts: Any = [part.astype(dtype) for part in (X, left, singular, right, column_unit)]
-    parts += [np.asarray(max(noise_var, _noise_floor(X, prior)), dtype), prior]
-    parts += [None if spread is None else np.asarray(spread, dtype)]
-    return Problem(*parts)
+    signal = _expected_power(X, prior)
+    limits = np.finfo(dtype)
+    noise = max(noise_var, float(limits.eps) ** 0.8 * signal, float(limits.tiny))
+    parts += [np.asarray(noise, dtype), prior, None if spread is None else np.asarray(spread, dtype), None]
+    problem = Problem(*parts)
+    if dtype == np.float64 and noise_var >= _ROUGH_NOISE * signal:
+        rough: Any = jax.tree.map(lambda part: part.astype(np.float32), problem)
+        return problem._replace(rough=rough)
+    return problem
 
 
 @jax.jit
@@ -221,7 +229,7 @@ def denoise(
     prior: SlabPrior,
     temper: Float[Array, "..."] = 1.0,  # type: ignore[assignment]
     offset: Float[Array, "..."] = 0.0,  # type: ignore[assignment]
-    widening: Float[Array, "..."] = 1.0,  # type: ignore[assignment]
+    widening: Float[Array, "..."] | None = None,
 ) -> Denoised:
     r"""The tempered posterior of coefficients of which Gaussian cavities ``N(r, t)`` tell.
 
@@ -239,8 +247,8 @@ def denoise(
         What is known of the coefficients.
     temper, offset : array
         τ and b; 1 and 0 give the exact posterior.
-    widening : array
-        Factor on ``t`` in the variances of the slab's parts, and nowhere else.
+    widening : array, optional
+        Factor on ``t`` in the variances of the slab's parts, and nowhere else; none is 1.
 
     Returns
     -------
@@ -255,21 +263,7 @@ def denoise(
     >>> belief.slab_mean.tolist(), belief.slab_var.tolist()
     ([[0.0, 2.0]], [[0.5, 0.5]])
     """
-    r, t = cavity_mean, cavity_var
-    mu, s = prior.mean[:, None, :], prior.var[:, None, :]
-    total = s + t
-    share = s / total
-    largest = 0.01 * jnp.sqrt(jnp.finfo(r.dtype).max)
-    score = jnp.clip(r * jax.lax.rsqrt(t), -largest, largest)
-    ratio = 0.5 * (score * score * share + (2 * r - mu) * (mu / total) - jnp.log1p(s / t))
-    log_joint = prior.log_weight[:, None, None] + ratio
-    log_slab = jax.nn.logsumexp(log_joint, axis=0)
-    part = jnp.exp(log_joint - log_slab)
-    part_mean = mu + share * (r - mu)
-    wider = t * widening
-    part_var = s / (s + wider) * wider
-    slab_mean = jnp.sum(part * part_mean, axis=0)
-    slab_var = jnp.sum(part * (part_var + (part_mean - slab_mean) ** 2), axis=0)
+    log_slab, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var, prior, widening)
     return Denoised(temper * (prior.log_odds + offset + log_slab), slab_mean, slab_var)
 
 
@@ -336,32 +330,8 @@ def vector_layer(
     >>> vector_layer(problem, observations, start(problem, observations), scalars).mean.round(1).tolist()
     [[0.0, 2.0]]
     """
-    unit = problem.column_unit
-    limits = jnp.finfo(observations.dtype)
-    n_components = unit.shape[0]
-    noise = _noise(problem, observations, state, scalars)
-    t = jnp.mean(1 / (state.site_precision * unit**2), axis=1, keepdims=True)
-    r = state.site_shift / (state.site_precision * unit)
-    gain = 1 / (t * problem.singular**2 + noise)
-    misfit = observations @ problem.left - (r @ problem.right.T) * problem.singular
-    known = jnp.sum(problem.singular**2 * gain, axis=1, keepdims=True) / n_components
-    known = jnp.maximum(known, 1 / (_FURTHEST_CAVITY * t))
-    # 1 − t·known as a sum of what is not known, so that nothing cancels where the noise is small.
-    unknown = (jnp.sum(noise * gain, axis=1, keepdims=True) + (n_components - problem.singular.shape[0])) / n_components
-    cavity_t = jnp.maximum(unknown, limits.eps) / known
-    cavity_r = r + (problem.singular * gain * misfit) @ problem.right / known
-    cavity_mean, cavity_var = cavity_r * unit, cavity_t * unit**2
-    prob_active, mean, var = _believe(problem, cavity_mean, cavity_var, scalars)
-    left_over = jnp.mean(var / unit**2, axis=1, keepdims=True) / cavity_t
-    least = _SITE_FLOOR / jnp.mean(prior_moments(problem.prior)[1] / unit**2)
-    site = (1 / jnp.maximum(left_over, limits.eps**0.5) - 1) / cavity_t
-    site = jnp.exp(scalars.log_site) * jnp.maximum(site, least)
-    site_r = ((1 / cavity_t + site) * (mean / unit) - cavity_r / cavity_t) / site
-    share = jax.nn.sigmoid(scalars.damping)
-    shift = share * site * site_r + (1 - share) * r / t
-    site = share * site + (1 - share) / t
-    sites = jnp.broadcast_to(site / unit**2, mean.shape), shift / unit
-    return NetworkState(*sites, cavity_mean, cavity_var, prob_active, mean, var)
+    one = jax.tree.map(lambda part: part[None], scalars)
+    return _vector_layers(problem, observations, state, one)
 
 
 @jax.jit
@@ -401,12 +371,13 @@ def propagation_layer(
     limits = jnp.finfo(observations.dtype)
     site_var = 1 / state.site_precision
     site_mean = state.site_shift * site_var
-    noise = _noise(problem, observations, state, scalars)
+    residual = _residual(problem, observations, state)
+    noise = _noise(problem, residual, state.mean, state.var, state.prob_active, scalars)
     known, pull = _linear_solution(X, site_var, noise, observations - site_mean @ X.T)
     known = jnp.maximum(known, state.site_precision / _FURTHEST_CAVITY)
     cavity_var = jnp.maximum(1 - known * site_var, 4 * limits.eps) / known
     cavity_mean = site_mean + pull / known
-    prob_active, mean, var = _believe(problem, cavity_mean, cavity_var, scalars)
+    prob_active, mean, var = _believe(problem.prior, cavity_mean, cavity_var, scalars)
     least = _SITE_FLOOR / jnp.maximum(prior_moments(problem.prior)[1], limits.tiny**0.5)
     site = (1 / jnp.maximum(var / cavity_var, limits.eps**0.75) - 1) / cavity_var
     site = jnp.maximum(site, least)
@@ -442,15 +413,13 @@ def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: Net
     >>> run_layers(problem, np.array([[0.0, 2.0]]), default_scalars(2, 1)).mean.round(1).tolist()
     [[0.0, 2.0]]
     """
-    begin = start(problem, observations)
-    state = _stack(vector_layer, problem, observations, begin, scalars.vector_layers)
-    state = _unless_diverged(problem, observations, state, begin)
-    if not len(scalars.propagation_layers.offset):
-        return state
-    # What a layer of one kind could learn from those of the other is not worth what it costs.
-    state = jax.lax.stop_gradient(state)
-    state = _stack(propagation_layer, problem, observations, state, scalars.propagation_layers)
-    return _unless_diverged(problem, observations, state, begin)
+    begin = state = start(problem, observations)
+    if problem.rough is not None and begin.mean.dtype == np.float64:
+        early, scalars = _split(scalars)
+        single: Any = jax.tree.map(lambda part: part.astype(np.float32), (observations, begin, early))
+        state = _all_layers(problem.rough, single[0], single[1], single[1], single[2])
+        state = jax.tree.map(lambda part: part.astype(np.float64), state)
+    return _all_layers(problem, observations, state, begin, scalars)
 
 
 @jax.jit
@@ -483,7 +452,8 @@ def answer(problem: Problem, observations: Float[Array, "n K"], state: NetworkSt
     >>> (belief.log_odds > 0).tolist()
     [[False, True]]
     """
-    misfit, count, _ = _fit_of(problem, observations, state)
+    residual = _residual(problem, observations, state)
+    misfit, count, _ = _fit_of(problem, residual, state.mean, state.var, state.prob_active)
     features = jnp.concatenate([jnp.ones_like(misfit), misfit, count], axis=1)
     temper = jnp.exp(features @ head.log_temper)[:, None]
     widening = jnp.exp(features @ head.log_widening)[:, None]
@@ -603,43 +573,159 @@ def default_scalars(
     return NetworkScalars(*layers, HeadScalars(*head))
 
 
-def _noise_floor(X: Any, prior: SlabPrior) -> float:
-    """What the precision can just tell from nothing beside the signal that the prior expects."""
-    limits = np.finfo(prior.mean.dtype)
-    signal = float(np.mean(X**2 @ np.asarray(prior_moments(prior)[1], np.float64)))
-    return max(float(limits.eps) ** 0.8 * signal, float(limits.tiny))
+def _expected_power(X: Any, prior: SlabPrior) -> float:
+    """Mean square of an observed value but for the noise."""
+    return float(np.mean(X**2 @ np.asarray(prior_moments(prior)[1], np.float64)))
 
 
-def _stack(
-    layer: Callable[[Problem, Array, NetworkState, LayerScalars], NetworkState],
-    problem: Problem,
-    observations: Array,
-    state: NetworkState,
-    scalars: LayerScalars,
-) -> NetworkState:
-    """Layers of one kind; none leave the state as it is."""
+class _VectorState(NamedTuple):
+    """What a layer of vector AMP hands on, in the units of normalised columns.
+
+    Sites of a common variance are a linear function of the belief and the cavities, so what the matrix makes of them
+    follows from what it makes of those: every layer multiplies by it once each way.
+    """
+
+    site_mean: Float[Array, "n D"]
+    site_var: Float[Array, "n 1"]
+    site_seen: Float[Array, "n R"]  # right singular vectors times the sites' means
+    seen: Float[Array, "n R"]  # the same of the belief
+    cavity_mean: Float[Array, "n D"]
+    cavity_var: Float[Array, "n 1"]
+    prob_active: Float[Array, "n D"]
+    mean: Float[Array, "n D"]
+    var: Float[Array, "n D"]
+
+
+def _vector_layers(problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars) -> NetworkState:
+    """Layers of vector AMP; none leave the state as it is."""
     if not len(scalars.offset):
         return state
-    return jax.lax.scan(lambda before, one: (layer(problem, observations, before, one), None), state, scalars)[0]
+    unit, singular = problem.column_unit, problem.singular
+    prior = problem.prior._replace(mean=problem.prior.mean / unit, var=problem.prior.var / unit**2)
+    limits = jnp.finfo(observations.dtype)
+    n_components = unit.shape[0]
+    projected = observations @ problem.left
+    outside = jnp.sum(observations**2, axis=1, keepdims=True) - jnp.sum(projected**2, axis=1, keepdims=True)
+    outside = jnp.maximum(outside, 0.0)
+    least = _SITE_FLOOR / jnp.mean(prior_moments(prior)[1])
+
+    def layer(before: _VectorState, own: LayerScalars) -> tuple[_VectorState, None]:
+        residual = jnp.sum((projected - singular * before.seen) ** 2, axis=1, keepdims=True) + outside
+        noise = _noise(
+            problem, residual / observations.shape[1], before.mean * unit, before.var * unit**2, before.prob_active, own
+        )
+        t, r = before.site_var, before.site_mean
+        gain = 1 / (t * singular**2 + noise)
+        known = jnp.sum(singular**2 * gain, axis=1, keepdims=True) / n_components
+        known = jnp.maximum(known, 1 / (_FURTHEST_CAVITY * t))
+        # 1 − t·known as a sum of what is not known, so that nothing cancels where the noise is small.
+        unknown = (jnp.sum(noise * gain, axis=1, keepdims=True) + (n_components - singular.shape[0])) / n_components
+        cavity_t = jnp.maximum(unknown, limits.eps) / known
+        step = singular * gain * (projected - singular * before.site_seen) / known
+        cavity_r = r + step @ problem.right
+        prob_active, mean, var = _believe(prior, cavity_r, cavity_t, own)
+        seen = mean @ problem.right.T
+        left_over = jnp.mean(var, axis=1, keepdims=True) / cavity_t
+        site = (1 / jnp.maximum(left_over, limits.eps**0.5) - 1) / cavity_t
+        site = jnp.exp(own.log_site) * jnp.maximum(site, least)
+        share = jax.nn.sigmoid(own.damping)
+        site_t = 1 / (share * site + (1 - share) / t)
+        weights = share * site_t * (1 / cavity_t + site), share * site_t / cavity_t, (1 - share) * site_t / t
+        site_r = weights[0] * mean - weights[1] * cavity_r + weights[2] * r
+        site_seen = weights[0] * seen - weights[1] * (before.site_seen + step) + weights[2] * before.site_seen
+        return _VectorState(site_r, site_t, site_seen, seen, cavity_r, cavity_t, prob_active, mean, var), None
+
+    site_mean, mean = state.site_shift / (state.site_precision * unit), state.mean / unit
+    begin = _VectorState(
+        site_mean,
+        jnp.mean(1 / (state.site_precision * unit**2), axis=1, keepdims=True),
+        site_mean @ problem.right.T,
+        mean @ problem.right.T,
+        state.cavity_mean / unit,
+        jnp.mean(state.cavity_var / unit**2, axis=1, keepdims=True),
+        state.prob_active,
+        mean,
+        state.var / unit**2,
+    )
+    end = jax.lax.scan(layer, begin, scalars)[0]
+    precision = jnp.broadcast_to(1 / (end.site_var * unit**2), end.mean.shape)
+    cavities = end.cavity_mean * unit, end.cavity_var * unit**2
+    belief = end.prob_active, end.mean * unit, end.var * unit**2
+    return NetworkState(precision, end.site_mean * unit * precision, *cavities, *belief)
+
+
+def _all_layers(
+    problem: Problem, observations: Array, state: NetworkState, begin: NetworkState, scalars: NetworkScalars
+) -> NetworkState:
+    """Layers of both kinds, each kind given up for where it began if it diverges."""
+    state = _vector_layers(problem, observations, state, scalars.vector_layers)
+    state = _unless_diverged(problem, observations, state, begin)
+    if not len(scalars.propagation_layers.offset):
+        return state
+    # What a layer of one kind could learn from those of the other is not worth what it costs.
+    state = jax.lax.stop_gradient(state)
+    state = _propagation_layers(problem, observations, state, scalars.propagation_layers)
+    return _unless_diverged(problem, observations, state, begin)
+
+
+def _split(scalars: NetworkScalars) -> tuple[NetworkScalars, NetworkScalars]:
+    """All layers but the last ones of the last kind, and those."""
+    kind = "propagation_layers" if len(scalars.propagation_layers.offset) else "vector_layers"
+    early = jax.tree.map(lambda part: part[:-_PRECISE_LAYERS], getattr(scalars, kind))
+    late = jax.tree.map(lambda part: part[-_PRECISE_LAYERS:], getattr(scalars, kind))
+    none = jax.tree.map(lambda part: part[:0], scalars.vector_layers)
+    return scalars._replace(**{kind: early}), scalars._replace(**{"vector_layers": none, kind: late})
+
+
+def _propagation_layers(
+    problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars
+) -> NetworkState:
+    """Layers of expectation propagation."""
+
+    def layer(before: NetworkState, own: LayerScalars) -> tuple[NetworkState, None]:
+        return propagation_layer(problem, observations, before, own), None
+
+    return jax.lax.scan(layer, state, scalars)[0]
 
 
 def _unless_diverged(problem: Problem, observations: Array, state: NetworkState, begin: NetworkState) -> NetworkState:
     """Layers that explain a signal worse than nothing does, or end in no number, give way to where they began."""
-
-    def misfit(one: NetworkState) -> Array:
-        return jnp.mean((observations - one.mean @ problem.design_matrix.T) ** 2, axis=1, keepdims=True)
-
-    usable = misfit(state) <= misfit(begin) + problem.noise_var
+    usable = _residual(problem, observations, state) <= _residual(problem, observations, begin) + problem.noise_var
     for part in state:
         usable = usable & jnp.isfinite(part).all(axis=1, keepdims=True)
     return NetworkState(*(jnp.where(usable, new, old) for new, old in zip(state, begin, strict=True)))
 
 
+def _slab_given(r: Array, t: Array, prior: SlabPrior, widening: Array | None) -> tuple[Array, Array, Array]:
+    """Log ratio of the densities of slab and spike, and the moments of the slab, given cavities."""
+    limits = jnp.finfo(r.dtype)
+    mu, s = prior.mean[:, None, :], prior.var[:, None, :]
+    inverse = 1 / (s + t)
+    share = s * inverse
+    largest = 0.01 * jnp.sqrt(limits.max)
+    score = jnp.clip(r * jax.lax.rsqrt(t), -largest, largest)
+    exponent = prior.log_weight[:, None, None] + 0.5 * (score * score * share + (2 * r - mu) * (mu * inverse))
+    lost = jnp.maximum(t * inverse, limits.tiny)
+    part_mean = mu + share * (r - mu)
+    part_var = t * share
+    if widening is not None:
+        wider = t * widening
+        part_var = s / (s + wider) * wider
+    if len(mu) == 1:
+        return exponent[0] + 0.5 * jnp.log(lost[0]), part_mean[0], part_var[0]
+    highest = jax.lax.stop_gradient(jnp.max(exponent, axis=0))
+    mass = jnp.sqrt(lost) * jnp.exp(exponent - highest)
+    total = jnp.sum(mass, axis=0)
+    part = mass / total
+    mean = jnp.sum(part * part_mean, axis=0)
+    return highest + jnp.log(total), mean, jnp.sum(part * (part_var + (part_mean - mean) ** 2), axis=0)
+
+
 def _believe(
-    problem: Problem, cavity_mean: Array, cavity_var: Array, scalars: LayerScalars
+    prior: SlabPrior, cavity_mean: Array, cavity_var: Array, scalars: LayerScalars
 ) -> tuple[Array, Array, Array]:
     """Probability of being active, mean and variance after a layer's denoiser."""
-    belief = denoise(cavity_mean, cavity_var, problem.prior, jnp.exp(scalars.log_temper), scalars.offset)
+    belief = denoise(cavity_mean, cavity_var, prior, jnp.exp(scalars.log_temper), scalars.offset)
     prob_active = jax.nn.sigmoid(belief.log_odds)
     return prob_active, *_with_spike(prob_active, belief.slab_mean, belief.slab_var)
 
@@ -694,22 +780,28 @@ def _with_spike(prob_active: Array, slab_mean: Array, slab_var: Array) -> tuple[
     return prob_active * slab_mean, prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
 
 
-def _fit_of(problem: Problem, observations: Array, state: NetworkState) -> tuple[Array, Array, Array]:
+def _residual(problem: Problem, observations: Array, state: NetworkState) -> Array:
+    """Mean square of what the code so far leaves of each signal."""
+    return jnp.mean((observations - state.mean @ problem.design_matrix.T) ** 2, axis=1, keepdims=True)
+
+
+def _fit_of(
+    problem: Problem, residual: Array, mean: Array, var: Array, prob_active: Array
+) -> tuple[Array, Array, Array]:
     """How the code so far fits: log misfit, excess of active coefficients, and the noise that the matrix adds to."""
-    noise = problem.noise_var
+    noise = jnp.broadcast_to(problem.noise_var, residual.shape)
     if problem.spread is not None:
-        bent = jnp.einsum("nd,nd->n", state.mean @ problem.spread, state.mean)
-        noise = noise * (1 + bent + state.var @ jnp.diagonal(problem.spread))[:, None]
-    else:
-        noise = jnp.broadcast_to(noise, (len(observations), 1))
-    residual = observations - state.mean @ problem.design_matrix.T
-    misfit = jnp.mean(residual**2, axis=1, keepdims=True) / noise
+        bent = jnp.sum((mean @ problem.spread) * mean + var * jnp.diagonal(problem.spread), axis=1, keepdims=True)
+        noise = noise * (1 + bent)
     expected = jnp.sum(jax.nn.sigmoid(problem.prior.log_odds))
-    count = jnp.sum(state.prob_active, axis=1, keepdims=True) / expected - 1
-    return jnp.log(jnp.minimum(misfit, _MISFIT_CEILING) + _MISFIT_FLOOR), count, noise
+    count = jnp.sum(prob_active, axis=1, keepdims=True) / expected - 1
+    return jnp.log(jnp.minimum(residual / noise, _MISFIT_CEILING) + _MISFIT_FLOOR), count, noise
 
 
-def _noise(problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars) -> Array:
-    misfit, count, noise = _fit_of(problem, observations, state)
+def _noise(
+    problem: Problem, residual: Array, mean: Array, var: Array, prob_active: Array, scalars: LayerScalars
+) -> Array:
+    """The noise that a layer sees."""
+    misfit, count, noise = _fit_of(problem, residual, mean, var, prob_active)
     factor = scalars.log_noise + scalars.noise_by_misfit * misfit + scalars.noise_by_count * count
     return noise * jnp.exp(factor)

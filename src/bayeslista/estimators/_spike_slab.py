@@ -37,7 +37,8 @@ from bayeslista.message_passing import (
 )
 
 _PROPAGATION_LAYERS = 6
-_BLOCK_NUMBERS = 2**20  # in the largest array of a block
+_BLOCK_NUMBERS = 2**20  # in the arrays of a block that a layer goes through
+_ARRAYS = 64  # of the size of the codes, in a layer of vector AMP
 _FOLDS = 5
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
@@ -148,7 +149,7 @@ class SpikeSlabLearner:
         if self.base is not None or n_steps == 0:
             return
         # A few scalars do not need double precision.
-        problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem, self.scalars))
+        problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem._replace(rough=None), self.scalars))
         n_vector, n_propagation = (len(kind.offset) for kind in tempered[:2])
         plain = default_scalars(n_vector, n_propagation, _TRAINING_TYPE, tempered=False)
         Y, B = self._simulate(4 * batch, random)
@@ -233,7 +234,7 @@ class SpikeSlabLearner:
     def _block(self) -> int:
         """How many signals at once: small enough for the cache where every signal has a matrix of its own."""
         n_observed, n_components = self.problem.design_matrix.shape
-        numbers = n_observed * (n_observed + n_components) if self.n_propagation_layers else n_components
+        numbers = n_observed * (n_observed + n_components) if self.n_propagation_layers else _ARRAYS * n_components
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
 
     def _maximise(self, Y: Numbers) -> Numbers:

@@ -214,7 +214,7 @@ def synthetic_presets(few_points: Sequence[int], points: Sequence[int], sizes: M
     learned = ("untrained start", "LISTA", "LISTA, published", "BayesLISTA", "BayesLISTA, published", LIMIT)
     quick = dict.fromkeys(METHODS, 10) | {"ridge regression": 2, "Lasso, converged": 2} | dict.fromkeys(learned, 1)
     paper = dict.fromkeys(METHODS, 10) | {LIMIT: 3}
-    standard = paper | {"Lasso, converged": 3, "LISTA, published": 3}
+    standard = paper | {"Lasso, converged": 3, "LISTA, published": 3, "BayesLISTA, published": 3}
 
     def passes(n: int) -> dict[str, int]:
         return {"LISTA, published": n, "BayesLISTA, published": n}
