@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
 
-demo: $(READY)  ## fit all four estimators on the paper's problem; table, figures and a page in demo_output/
+demo: $(READY)  ## fit all estimators on the paper's problem; table, figures and a page in demo_output/
 	$(BIN)/python -m bayeslista.demo --out demo_output
 
 test: lint types unit  ## lint, types, tests

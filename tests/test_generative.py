@@ -15,6 +15,7 @@ from bayeslista.generative import (
     matrix_posterior,
     mean_prob_active,
     noise_given_matrix,
+    observed_slab,
     simulate_pairs,
 )
 
@@ -123,3 +124,15 @@ def test_simulated_pairs_are_what_the_model_says():
     assert B[B != 0].mean() == pytest.approx(1.1, abs=0.03)
     residual = np.mean((Y - B @ X.T) ** 2)
     assert residual == pytest.approx(0.2 * (1 + 0.5 * np.mean(np.sum(B**2, axis=1))), rel=0.03)
+
+
+def test_the_observed_slab_has_the_moments_of_the_coefficients_and_their_gaps():
+    random = np.random.default_rng(0)
+    codes = random.standard_normal((400, 5))
+    codes = np.where(random.random(codes.shape) < 0.4, codes + np.sign(codes), 0.0)
+    slab = observed_slab(gather_statistics(codes, codes).histogram)
+    values = codes[codes != 0]
+    assert slab.weight @ slab.mean == pytest.approx(values.mean())
+    assert slab.weight @ (slab.mean**2 + slab.var) == pytest.approx(np.mean(values**2))
+    _, drawn = simulate_pairs(np.eye(5), 0.1, 0.4, slab, 400, random)
+    assert np.abs(drawn[drawn != 0]).min() > 0.8

@@ -3,11 +3,12 @@
 import jax
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.generative import SlabMixture, simulate_pairs
-from bayeslista.inference.simulation import cosine_rates, log_score, objective, train_scalars
-from bayeslista.message_passing import Denoised, default_scalars, make_problem, slab_prior
+from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, objective, train_scalars
+from bayeslista.message_passing import Denoised, default_scalars, make_problem, run_network, slab_prior
 
 SLAB = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
 
@@ -41,3 +42,38 @@ def test_training_mends_what_was_spoilt_and_skips_what_is_no_number():
     assert float(objective(trained, problem, *fresh)) < float(objective(spoilt, problem, *fresh)) - 0.2
     assert float(trained.head.offset) < 1.5
     np.testing.assert_array_equal(trained.vector_layers.offset, spoilt.vector_layers.offset)
+
+
+def test_doubt_leaves_a_share_to_a_wide_slab_and_bounds_the_cost():
+    belief = Denoised(np.full((1, 2), 50.0), np.ones((1, 2)), np.full((1, 2), 1e-4))
+    codes, scale, doubt = np.array([[1.0, -1.0]]), 2.0, 1e-3
+    mixture = (1 - doubt) * norm.pdf(codes, 1.0, 0.01) + doubt * norm.pdf(codes, 0.0, scale)
+    np.testing.assert_allclose(log_score(belief, codes, doubt, scale), np.log(mixture), rtol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def layers():
+    random = np.random.default_rng(0)
+    X = random.standard_normal((4, 6))
+    with jax.enable_x64(True):
+        problem = make_problem(X, 0.1, slab_prior(0.3, 0.0, 1.0, n_components=6))
+    return problem, simulate_pairs(X, 0.1, 0.3, SLAB, 512, random), simulate_pairs(X, 0.1, 0.3, SLAB, 512, random)
+
+
+def test_the_head_mends_itself_and_predicts_its_own_error(layers):
+    problem, pairs, fresh = layers
+    spoilt = default_scalars(6, 0)
+    head = spoilt.head._replace(offset=np.array(1.0), log_widening=np.array([1.0, 0.0, 0.0]))
+    spoilt = spoilt._replace(head=head)
+    mended = fit_head(spoilt, problem, *pairs)
+    np.testing.assert_array_equal(mended.vector_layers.offset, spoilt.vector_layers.offset)
+    assert float(objective(mended, problem, *fresh)) < float(objective(spoilt, problem, *fresh)) - 0.1
+    belief = run_network(problem, fresh[0], mended)
+    distribution = SpikeSlab(1 / (1 + np.exp(-np.asarray(belief.log_odds))), *map(np.asarray, belief[1:]))
+    assert distribution.var().mean() / np.mean((distribution.mean() - fresh[1]) ** 2) == pytest.approx(1, abs=0.15)
+
+
+def test_a_head_is_kept_where_pairs_tell_nothing(layers):
+    problem, (Y, B), _ = layers
+    scalars = default_scalars(6, 0)
+    assert fit_head(scalars, problem, np.full_like(Y, np.nan), B) is scalars

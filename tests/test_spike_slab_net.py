@@ -196,6 +196,19 @@ def test_more_observations_than_coefficients():
         assert nmse(data.B_test[data.B_test.any(axis=1)], model.predict(data.Y_test)[data.B_test.any(axis=1)]) < 0.2
 
 
+def test_codes_of_two_values_are_told_apart():
+    data = make_sparse_codes(N, 256, K, D, random_state=0)
+    signs, test = np.sign(data.B_train), np.sign(data.B_test)
+    Y, Y_test = (data[f"Y_{part}"] + (new - data[f"B_{part}"]) @ data.design_matrix.T
+                 for part, new in (("train", signs), ("test", test)))  # fmt: skip
+    model = fast(design_matrix=data.design_matrix, calibration_steps=10).fit(Y, signs)
+    np.testing.assert_allclose(model.slab_mean_, [-1, 1], atol=1e-6)
+    plain = fast(design_matrix=data.design_matrix, slab_var=1.0).fit(Y, signs)
+    informative = test.any(axis=1)
+    errors = [nmse(test[informative], each.predict(Y_test)[informative]) for each in (model, plain)]
+    assert errors[0] < 0.8 * errors[1]
+
+
 def test_codes_that_go_together_are_noticed():
     random = np.random.default_rng(0)
     patterns = random.standard_normal((3, D)) + 2.0

@@ -27,6 +27,7 @@ __all__ = [
     "matrix_posterior",
     "mean_prob_active",
     "noise_given_matrix",
+    "observed_slab",
     "simulate_pairs",
 ]
 
@@ -284,14 +285,12 @@ def fit_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
     >>> fit_slab(gather_statistics(codes, codes).histogram).mean.round(2).tolist()
     [-1.0, 1.0]
     """
-    count, total, square = (row[histogram[0] > 0] for row in histogram)
+    count, place, within = _occupied(histogram)
     if not count.size:
         return SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
-    place = total / count
-    within = np.maximum(square / count - place**2, 0.0)
     n_values = float(count.sum())
-    power = float(square.sum()) / n_values
-    mean = float(total.sum()) / n_values
+    power = float(count @ (place**2 + within)) / n_values
+    mean = float(count @ place) / n_values
     var = max(power - mean**2, _NARROWEST_PART * power)
     single = SlabMixture(np.ones(1), np.array([mean]), np.array([var]))
     if n_values < _ENOUGH_FOR_A_MIXTURE:
@@ -311,6 +310,32 @@ def fit_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
             best, best_score = mixture, score
     order = np.argsort(best.mean)
     return SlabMixture(*(part[order] for part in best))
+
+
+def observed_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
+    """The coefficients that are not zero as they were seen, a narrow part for every bin, to draw codes from.
+
+    Parameters
+    ----------
+    histogram : array of shape (3, bins)
+        Count, sum and sum of squares in each bin, with at least one count.
+
+    Returns
+    -------
+    SlabMixture
+        With the same mean and mean square as the coefficients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.generative import gather_statistics, observed_slab
+    >>> codes = np.array([[0.0, 2.0, 2.0], [0.0, 0.0, -1.0]])
+    >>> slab = observed_slab(gather_statistics(codes, codes).histogram)
+    >>> slab.mean.tolist(), slab.weight.round(2).tolist()
+    ([-1.0, 2.0], [0.33, 0.67])
+    """
+    count, place, within = _occupied(histogram)
+    return SlabMixture(count / count.sum(), place, within)
 
 
 def simulate_pairs(
@@ -363,6 +388,13 @@ def simulate_pairs(
         variance = variance * (1.0 + np.maximum(np.einsum("nd,nd->n", codes @ spread, codes), 0.0))
     noise = np.sqrt(variance)[:, None] * random.standard_normal((n, len(design_matrix)))
     return codes @ np.asarray(design_matrix, np.float64).T + noise, codes
+
+
+def _occupied(histogram: _Floats) -> tuple[_Floats, _Floats, _Floats]:
+    """Count, mean and variance of the bins that are not empty."""
+    count, total, square = (row[histogram[0] > 0] for row in histogram)
+    place = total / count
+    return count, place, np.maximum(square / count - place**2, 0.0)
 
 
 def _bins(values: _Floats) -> NDArray[np.int64]:

@@ -248,7 +248,7 @@ def denoise(
     temper, offset : array
         τ and b; 1 and 0 give the exact posterior.
     widening : array, optional
-        Factor on ``t`` in the variances of the slab's parts, and nowhere else; none is 1.
+        Factor on ``t`` in the moments of the slab, not in the log-odds; none is 1.
 
     Returns
     -------
@@ -263,7 +263,9 @@ def denoise(
     >>> belief.slab_mean.tolist(), belief.slab_var.tolist()
     ([[0.0, 2.0]], [[0.5, 0.5]])
     """
-    log_slab, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var, prior, widening)
+    log_slab, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var, prior)
+    if widening is not None:
+        _, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var * widening, prior)
     return Denoised(temper * (prior.log_odds + offset + log_slab), slab_mean, slab_var)
 
 
@@ -696,7 +698,7 @@ def _unless_diverged(problem: Problem, observations: Array, state: NetworkState,
     return NetworkState(*(jnp.where(usable, new, old) for new, old in zip(state, begin, strict=True)))
 
 
-def _slab_given(r: Array, t: Array, prior: SlabPrior, widening: Array | None) -> tuple[Array, Array, Array]:
+def _slab_given(r: Array, t: Array, prior: SlabPrior) -> tuple[Array, Array, Array]:
     """Log ratio of the densities of slab and spike, and the moments of the slab, given cavities."""
     limits = jnp.finfo(r.dtype)
     mu, s = prior.mean[:, None, :], prior.var[:, None, :]
@@ -708,9 +710,6 @@ def _slab_given(r: Array, t: Array, prior: SlabPrior, widening: Array | None) ->
     lost = jnp.maximum(t * inverse, limits.tiny)
     part_mean = mu + share * (r - mu)
     part_var = t * share
-    if widening is not None:
-        wider = t * widening
-        part_var = s / (s + wider) * wider
     if len(mu) == 1:
         return exponent[0] + 0.5 * jnp.log(lost[0]), part_mean[0], part_var[0]
     highest = jax.lax.stop_gradient(jnp.max(exponent, axis=0))

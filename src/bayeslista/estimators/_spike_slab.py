@@ -20,9 +20,10 @@ from bayeslista.generative import (
     matrix_posterior,
     mean_prob_active,
     noise_given_matrix,
+    observed_slab,
     simulate_pairs,
 )
-from bayeslista.inference.simulation import cosine_rates, log_score, objective, train_scalars
+from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, objective, train_scalars
 from bayeslista.message_passing import (
     Denoised,
     NetworkScalars,
@@ -40,12 +41,14 @@ _PROPAGATION_LAYERS = 6
 _BLOCK_NUMBERS = 2**20  # in the arrays of a block that a layer goes through
 _ARRAYS = 64  # of the size of the codes, in a layer of vector AMP
 _FOLDS = 5
+_ENOUGH_TO_DRAW_FROM = 60  # nonzero coefficients
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
 _BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE, _TRAINING_TYPE = 64, 8, 10, 0.02, np.float32
+_HEAD_BATCHES = 48
 _TRAINING_WORK = 1e11  # products of numbers, a minute or so
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
-_EM_SIGNALS, _EM_STEPS, _EM_PACE, _EM_TOLERANCE = 256, 25, 1.4, 5e-3
+_EM_SIGNALS, _EM_STEPS, _EM_REACH, _EM_TOLERANCE = 512, 15, 0.7, 5e-3
 
 
 class Assumed(NamedTuple):
@@ -65,6 +68,7 @@ class Learned(NamedTuple):
     noise_var: float
     prob_active: float
     slab: SlabMixture
+    drawn: SlabMixture  # what codes are simulated from
 
 
 class Base(NamedTuple):
@@ -127,16 +131,18 @@ class SpikeSlabLearner:
         slab_var = power / prob_active if assumed.slab_var is None else assumed.slab_var
         values = np.log([prob_active, slab_var, noise_var])
         held = np.array([part is not None for part in assumed[1:]])
+        seed = random.integers(2**63)  # the same draws in every step, so that steps can be compared
+        tried: list[tuple[Numbers, Numbers]] = []
         for _ in range(_EM_STEPS):
             self._assume(X, *np.exp(values))
-            simulated, _ = simulate_pairs(X, np.exp(values[2]), np.exp(values[0]), self.learned.slab, len(Y), random)
-            change = _EM_PACE * np.log(self._maximise(Y) / self._maximise(simulated))
-            change = np.where(held, 0.0, np.clip(change, -1.0, 1.0))
-            values = values + change
-            values[0] = min(values[0], np.log(0.95))
+            simulated, _ = self._simulate(len(Y), np.random.default_rng(seed))
+            change = np.where(held, 0.0, np.log(self._maximise(Y) / self._maximise(simulated)))
+            tried = [*tried[-len(values) :], (values, change)]
             if np.max(np.abs(change)) < _EM_TOLERANCE:
                 break
-        self._assume(X, *np.exp(values))
+            values = values + np.clip(_accelerated(tried), -_EM_REACH, _EM_REACH)
+            values[0] = np.clip(values[0], np.log(1e-4), np.log(0.95)) if not held[0] else values[0]
+        self._assume(X, *np.exp(tried[-1][0]))
 
     def assume(self) -> None:
         """Take all from the user: nothing is learned."""
@@ -152,16 +158,21 @@ class SpikeSlabLearner:
         problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem._replace(rough=None), self.scalars))
         n_vector, n_propagation = (len(kind.offset) for kind in tempered[:2])
         plain = default_scalars(n_vector, n_propagation, _TRAINING_TYPE, tempered=False)
-        Y, B = self._simulate(4 * batch, random)
-        judges = [_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B)]
+
+        def pairs(n: int) -> list[Numbers]:
+            Y, B = self._simulate(n, random)
+            return [_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B)]
+
+        judges = pairs(4 * batch)
         errors = _objectives(tempered, plain, problem, *judges)
-        start, error = (plain, errors[1]) if errors[1] < errors[0] else (tempered, errors[0])
-        Y, B = self._simulate(n_steps * batch, random)
-        batches = (_cast(part.reshape(n_steps, batch, -1), _TRAINING_TYPE) for part in (self._reduce(Y), B))
+        start = plain if errors[1] < errors[0] else tempered
+        batches = (part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch))
         trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, _TRAINING_TYPE))
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
-        better = _objectives(start, trained, problem, *judges)[1] < error  # never where it is NaN
-        self.scalars = _cast(trained if better else start, self.dtype)
+        for_the_head = pairs(_HEAD_BATCHES * batch)
+        start, trained = (fit_head(each, problem, *for_the_head) for each in (start, trained))
+        errors = _objectives(start, trained, problem, *judges)
+        self.scalars = _cast(trained if errors[1] < errors[0] else start, self.dtype)  # never where it is NaN
 
     def output(self, Y: Numbers) -> Output:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
@@ -184,21 +195,24 @@ class SpikeSlabLearner:
         else:
             design_matrix = np.asarray(assumed.design_matrix, np.float64)
             noise_var = noise_given_matrix(sums, design_matrix)
-        slab = fit_slab(sums.histogram)
+        slab = drawn = fit_slab(sums.histogram)
         if assumed.slab_var is not None:
-            slab = _single(assumed.slab_var)
+            slab = drawn = _single(assumed.slab_var)
+        elif sums.n_active.sum() >= _ENOUGH_TO_DRAW_FROM:
+            drawn = observed_slab(sums.histogram)
         if assumed.noise_var is not None:
             noise_var = assumed.noise_var
         prob_active = mean_prob_active(sums) if assumed.prob_active is None else assumed.prob_active
-        return Learned(design_matrix, spread, noise_var, prob_active, slab)
+        return Learned(design_matrix, spread, noise_var, prob_active, slab, drawn)
 
     def _assume(self, design_matrix: Numbers, prob_active: float, slab_var: float, noise_var: float) -> None:
-        self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, _single(slab_var))
+        slab = _single(slab_var)
+        self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, slab, slab)
         self._prepare()
 
     def _prepare(self) -> None:
         """What prediction needs of the model: the problem of the layers, and how large signals usually are."""
-        X, spread, noise_var, prob_active, slab = self.learned
+        X, spread, noise_var, prob_active, slab, _ = self.learned
         prior = slab_prior(prob_active, slab.mean, slab.var, slab.weight, n_components=X.shape[1], dtype=self.dtype)
         self.rotation = None
         reduced = X
@@ -222,8 +236,8 @@ class SpikeSlabLearner:
         return (np.sum(along**2 / self._variances, axis=1) + outside / self._floor) / Y.shape[1]
 
     def _simulate(self, n: int, random: np.random.Generator) -> tuple[Numbers, Numbers]:
-        X, spread, noise_var, prob_active, slab = self.learned
-        return simulate_pairs(X, noise_var, prob_active, slab, n, random, spread)
+        X, spread, noise_var, prob_active, _, drawn = self.learned
+        return simulate_pairs(X, noise_var, prob_active, drawn, n, random, spread)
 
     def _reduce(self, Y: Numbers) -> Numbers:
         return np.asarray(Y if self.rotation is None else Y @ self.rotation, self.dtype)
@@ -339,6 +353,17 @@ def _structured_head(told: list[tuple[Numbers, ...]]) -> tuple[float, float, flo
 def _squared_errors(belief: Denoised, B: Numbers) -> Numbers:
     mean = np.asarray(jax.nn.sigmoid(belief.log_odds)) * np.asarray(belief.slab_mean)
     return np.sum((mean - B) ** 2, axis=1)
+
+
+def _accelerated(tried: list[tuple[Numbers, Numbers]]) -> Numbers:
+    """Anderson's step for a fixed point, from the last values and the changes that they asked for."""
+    values, changes = (np.array(part) for part in zip(*tried, strict=True))
+    if len(tried) == 1:
+        return changes[-1]
+    bends, ways = np.diff(changes, axis=0), np.diff(values, axis=0)
+    # Small directions are left alone: chance, not curvature, bends them.
+    share = np.linalg.lstsq(bends.T, changes[-1], rcond=0.03)[0]
+    return changes[-1] - (ways + bends).T @ share
 
 
 def _second_moments(X: Numbers, Y: Numbers) -> tuple[float, float]:

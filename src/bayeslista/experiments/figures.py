@@ -44,6 +44,7 @@ _COLOURS = {
     "LISTA, published": "#fb923c",
     "BayesLISTA": "#1d4ed8",
     "BayesLISTA, published": "#60a5fa",
+    "SpikeSlabNet": "#db2777",
     "active (BayesLISTA)": "#1d4ed8",
     "random (BayesLISTA)": "#c2410c",
     "variance reduction (BayesLISTA)": "#16a34a",

@@ -14,7 +14,7 @@ from sklearn.linear_model import Lasso, RidgeCV
 from sklearn.utils import Bunch
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators import LISTA, BayesLISTA
+from bayeslista.estimators import LISTA, BayesLISTA, SpikeSlabNet
 from bayeslista.estimators._base import random_seed
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._variational import VariationalLearner
@@ -106,6 +106,15 @@ def _estimator(make: Callable[..., LISTA | BayesLISTA]) -> Predictor:
     return predict
 
 
+def _spike_slab_net(problem: Problem) -> np.ndarray:
+    """Its passes are steps of calibration."""
+    data = problem.data
+    model = SpikeSlabNet(problem.n_layers, design_matrix=data.design_matrix, random_state=problem.seed)
+    if problem.passes is not None:
+        model.set_params(calibration_steps=problem.passes)
+    return model.fit(data.Y_train, data.B_train).predict(data.Y_test)
+
+
 def _published_bayes_lista(problem: Problem) -> np.ndarray:
     passes = 1000 if problem.passes is None else problem.passes
     return next(_published_bayes_curve(problem, [passes]))
@@ -179,6 +188,7 @@ METHODS: dict[str, Predictor] = {
     "LISTA, published": _estimator(LISTA.published),
     "BayesLISTA": _estimator(BayesLISTA),
     "BayesLISTA, published": _published_bayes_lista,
+    "SpikeSlabNet": _spike_slab_net,
     LIMIT: _exact_posterior,
 }
 """Every method by its name in figures and tables; the order is that of legends."""
@@ -211,16 +221,17 @@ def synthetic_presets(few_points: Sequence[int], points: Sequence[int], sizes: M
     >>> synthetic_presets((2,), (2, 3), {})["paper"].passes["BayesLISTA, published"]
     1000
     """
-    learned = ("untrained start", "LISTA", "LISTA, published", "BayesLISTA", "BayesLISTA, published", LIMIT)
-    quick = dict.fromkeys(METHODS, 10) | {"ridge regression": 2, "Lasso, converged": 2} | dict.fromkeys(learned, 1)
+    quick_to_run = set(QUICK_TO_RUN) - {"ridge regression", "Lasso, converged"}
+    quick = {method: 10 if method in quick_to_run else 2 if method in QUICK_TO_RUN else 1 for method in METHODS}
     paper = dict.fromkeys(METHODS, 10) | {LIMIT: 3}
-    standard = paper | {"Lasso, converged": 3, "LISTA, published": 3, "BayesLISTA, published": 3}
+    slow = ("Lasso, converged", "LISTA, published", "BayesLISTA, published", "SpikeSlabNet")
+    standard = paper | dict.fromkeys(slow, 3)
 
     def passes(n: int) -> dict[str, int]:
         return {"LISTA, published": n, "BayesLISTA, published": n}
 
     return {
-        "quick": Preset(few_points, quick, passes(10) | {LIMIT: 100}, sizes),
+        "quick": Preset(few_points, quick, passes(10) | {LIMIT: 100, "SpikeSlabNet": 0}, sizes),
         "standard": Preset(points, standard, passes(100), sizes),
         "paper": Preset(points, paper, passes(1000), sizes),
     }

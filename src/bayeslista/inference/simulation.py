@@ -17,11 +17,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
+from scipy.optimize import minimize
 
-from bayeslista.message_passing import Denoised, NetworkScalars, Problem, answer, run_layers
+from bayeslista.message_passing import (
+    Denoised,
+    HeadScalars,
+    NetworkScalars,
+    NetworkState,
+    Problem,
+    answer,
+    run_layers,
+)
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
+_DOUBT = 1e-3
+_PRICE_OF_VARIANCE, _HEAD_REACH, _HEAD_STEPS = 0.3, 1.5, 40
 
 
 class Info(NamedTuple):
@@ -31,7 +42,9 @@ class Info(NamedTuple):
     skipped: Int[Array, ""]
 
 
-def log_score(belief: Denoised, codes: Float[Array, "n D"]) -> Float[Array, "n D"]:
+def log_score(
+    belief: Denoised, codes: Float[Array, "n D"], doubt: float = 0.0, scale: Float[Array, ""] | float = 1.0
+) -> Float[Array, "n D"]:
     """Log density of codes in the mixed measure, from log-odds, so that no probability rounds to zero.
 
     Parameters
@@ -40,6 +53,10 @@ def log_score(belief: Denoised, codes: Float[Array, "n D"]) -> Float[Array, "n D
         Log-odds and slab.
     codes : array of shape (n, D)
         The truth.
+    doubt : float, default=0.0
+        Share of the slab that is left to a Gaussian about zero, which bounds what a single code can cost.
+    scale : float
+        Its standard deviation.
 
     Returns
     -------
@@ -57,6 +74,9 @@ def log_score(belief: Denoised, codes: Float[Array, "n D"]) -> Float[Array, "n D
     """
     var = jnp.maximum(belief.slab_var, jnp.finfo(belief.slab_var.dtype).tiny)
     density = -0.5 * ((codes - belief.slab_mean) ** 2 / var + jnp.log(var)) - _HALF_LOG_TWO_PI
+    if doubt:
+        wide = -0.5 * (codes / scale) ** 2 - jnp.log(scale) - _HALF_LOG_TWO_PI
+        density = jnp.logaddexp(density + np.log1p(-doubt), wide + np.log(doubt))
     return jnp.where(codes == 0, jax.nn.log_sigmoid(-belief.log_odds), jax.nn.log_sigmoid(belief.log_odds) + density)
 
 
@@ -92,14 +112,87 @@ def objective(
     True
     """
     belief = answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
-    error = jnp.sum((jax.nn.sigmoid(belief.log_odds) * belief.slab_mean - codes) ** 2, axis=1)
+    return _loss(problem, belief, codes)
+
+
+def _loss(problem: Problem, belief: Denoised, codes: Array) -> Array:
+    """Mean relative error less mean log score."""
+    error = jnp.sum((_mean(belief) - codes) ** 2, axis=1)
     power = jnp.sum(codes**2, axis=1)
     counted = power > 0
     # A root has no derivative at zero.
     relative = jnp.sqrt(error / jnp.where(counted, power, 1.0) + jnp.finfo(error.dtype).eps)
-    return jnp.sum(jnp.where(counted, relative, 0.0)) / jnp.maximum(jnp.sum(counted), 1) - jnp.mean(
-        log_score(belief, codes)
-    )
+    slab = problem.prior.mean**2 + problem.prior.var
+    scale = jnp.sqrt(jnp.mean(jnp.sum(jnp.exp(problem.prior.log_weight)[:, None] * slab, axis=0)))
+    score = jnp.mean(log_score(belief, codes, _DOUBT, scale))
+    return jnp.sum(jnp.where(counted, relative, 0.0)) / jnp.maximum(jnp.sum(counted), 1) - score
+
+
+def _mean(belief: Denoised) -> Array:
+    return jax.nn.sigmoid(belief.log_odds) * belief.slab_mean
+
+
+@jax.jit
+@jax.value_and_grad
+def _head_loss(flat: Array, problem: Problem, observations: Array, codes: Array, state: NetworkState) -> Array:
+    """Loss of the head, with a price on variances that are not the mean squared error, too."""
+    belief = answer(problem, observations, state, _head(flat))
+    chance, mean = jax.nn.sigmoid(belief.log_odds), _mean(belief)
+    var = jnp.mean(chance * (belief.slab_var + (1 - chance) * belief.slab_mean**2))
+    return _loss(problem, belief, codes) + _PRICE_OF_VARIANCE * jnp.log(var / jnp.mean((mean - codes) ** 2)) ** 2
+
+
+def _head(flat: Array) -> HeadScalars:
+    return HeadScalars(flat[:3], flat[3], flat[4:])
+
+
+def fit_head(
+    scalars: NetworkScalars, problem: Problem, observations: Float[np.ndarray, "n K"], codes: Float[np.ndarray, "n D"]
+) -> NetworkScalars:
+    """The head that suits simulated pairs best, for layers as they are.
+
+    Parameters
+    ----------
+    scalars : NetworkScalars
+        Layers, and the head to start from.
+    problem : Problem
+        What all signals share.
+    observations, codes : array of shape (n, K) and (n, D)
+        Simulated pairs.
+
+    Returns
+    -------
+    NetworkScalars
+        With another head, or the same where none is better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.generative import SlabMixture, simulate_pairs
+    >>> from bayeslista.inference.simulation import fit_head
+    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
+    >>> problem = make_problem(np.eye(2), 0.1, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> slab = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
+    >>> Y, B = simulate_pairs(np.eye(2), 0.1, 0.5, slab, 200, np.random.default_rng(0))
+    >>> head = fit_head(default_scalars(3, 0), problem, Y, B).head  # the layers are exact for such a matrix
+    >>> bool(np.abs(head.log_widening).max() < 0.5)
+    True
+    """
+    state = _run_layers(problem, observations, scalars)
+    begin = np.concatenate([np.ravel(part) for part in scalars.head]).astype(np.float64)
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = _head_loss(flat.astype(codes.dtype), problem, observations, codes, state)
+        return float(value), np.asarray(gradient, np.float64)
+
+    bounds = list(zip(begin - _HEAD_REACH, begin + _HEAD_REACH, strict=True))
+    best = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _HEAD_STEPS})
+    if not best.fun < loss(begin)[0]:
+        return scalars
+    return scalars._replace(head=jax.tree.map(lambda part: np.asarray(part, codes.dtype), _head(best.x)))
+
+
+_run_layers = jax.jit(run_layers)
 
 
 # Training compiles for longer than it runs, and XLA's older code generator needs half the time.
