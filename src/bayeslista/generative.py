@@ -7,8 +7,8 @@ and added up. The rest follows in closed form or by a short EM:
   observations ``Y`` its rows are Gaussian with mean :math:`Y^T B P` and covariance :math:`\sigma^2 P`,
   :math:`P = (B^T B + \sigma^2/\tau^2\, I)^{-1}`. Both variances maximise the evidence;
 - the probability of being active is the posterior mean under Jeffreys' prior;
-- the slab is a mixture of at most three Gaussians, as many as the Bayesian information criterion asks for, fitted to
-  the histogram of the nonzero coefficients on a grid of eighths of octaves.
+- the slab is a mixture of at most three Gaussians, as many as the Bayesian information criterion asks for and as are
+  worth their time, fitted to the histogram of the nonzero coefficients on a grid of eighths of octaves.
 """
 
 from typing import NamedTuple
@@ -39,6 +39,7 @@ _RIDGES = np.logspace(-14, 6, 81)
 _REFINEMENTS = np.logspace(-0.25, 0.25, 21)
 _RESIDUAL_FLOOR = 1e-14  # of the observations' power, below which rounding decides
 _ENOUGH_FOR_A_MIXTURE = 60
+_LEAST_GAIN = 0.01  # of log likelihood a value, for a part of the slab to be worth its time
 _EM_STEPS = 150
 _NARROWEST_PART = 1e-4  # variance of a part of the slab, in units of its mean square
 
@@ -274,8 +275,8 @@ def fit_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
     Returns
     -------
     SlabMixture
-        Of as many parts as the Bayesian information criterion asks for; one if values are few, and the standard
-        normal if there are none.
+        Of as many parts as the Bayesian information criterion asks for, if each gains a hundredth of log likelihood a
+        value; one if values are few, and the standard normal if there are none.
 
     Examples
     --------
@@ -295,7 +296,7 @@ def fit_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
     single = SlabMixture(np.ones(1), np.array([mean]), np.array([var]))
     if n_values < _ENOUGH_FOR_A_MIXTURE:
         return single
-    std, best, best_score = np.sqrt(var), single, np.inf
+    std, best, best_score, price = np.sqrt(var), single, np.inf, np.log(n_values) + 2 * _LEAST_GAIN * n_values / 3
     starts = [
         single,
         SlabMixture(np.full(2, 0.5), mean + std * np.array([-1.0, 1.0]), np.full(2, 0.25 * var)),
@@ -305,7 +306,7 @@ def fit_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
     ]
     for begin in starts:
         mixture, log_likelihood = _expectation_maximisation(begin, count, place, within, _NARROWEST_PART * power)
-        score = (3 * len(begin.weight) - 1) * np.log(n_values) - 2 * log_likelihood
+        score = (3 * len(begin.weight) - 1) * price - 2 * log_likelihood
         if score < best_score:
             best, best_score = mixture, score
     order = np.argsort(best.mean)

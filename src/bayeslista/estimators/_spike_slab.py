@@ -48,7 +48,9 @@ _BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE, _TRAINING_TYPE = 64, 8, 10, 0.02, np.
 _HEAD_BATCHES = 48
 _TRAINING_WORK = 1e11  # products of numbers, a minute or so
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
-_EM_SIGNALS, _EM_STEPS, _EM_REACH, _EM_TOLERANCE = 512, 15, 0.7, 5e-3
+_EM_STEPS, _EM_REACH, _EM_TOLERANCE = 15, 0.7, 5e-3
+_EM_NUMBERS, _EM_SIGNALS = 2**15, (128, 1024)  # observed values, and the signals they may make
+_EM_BOUNDS = np.array([[np.log(1e-4), -np.inf, -np.inf, -3.0], [np.log(0.95), np.inf, np.inf, 3.0]])
 
 
 class Assumed(NamedTuple):
@@ -56,8 +58,8 @@ class Assumed(NamedTuple):
 
     design_matrix: Numbers | None
     prob_active: float | None
-    slab_var: float | None
     noise_var: float | None
+    slab_var: float | None
 
 
 class Learned(NamedTuple):
@@ -124,30 +126,36 @@ class SpikeSlabLearner:
         """
         assumed = self.assumed
         X = np.asarray(assumed.design_matrix, np.float64)
-        Y = np.asarray(Y[random.permutation(len(Y))[:_EM_SIGNALS]], np.float64)
+        n_signals = int(np.clip(_EM_NUMBERS // len(X), *_EM_SIGNALS))
+        Y = np.asarray(Y[random.permutation(len(Y))[:n_signals]], np.float64)
         power, noise_var = _second_moments(X, Y)
         noise_var = noise_var if assumed.noise_var is None else assumed.noise_var
         prob_active = 0.1 if assumed.prob_active is None else assumed.prob_active
-        slab_var = power / prob_active if assumed.slab_var is None else assumed.slab_var
-        values = np.log([prob_active, slab_var, noise_var])
-        held = np.array([part is not None for part in assumed[1:]])
+        slab_power = power / prob_active if assumed.slab_var is None else assumed.slab_var
+        values = np.array([*np.log([prob_active, noise_var, slab_power]), 0.0])
+        held = np.array([part is not None for part in (*assumed[1:], assumed.slab_var)])
+
+        def assume(values: Numbers) -> None:
+            chance, noise, size = np.exp(values[:3])
+            self._assume(X, chance, noise, _single(size) if held[3] else _shaped_slab(size, values[3]))
+
         seed = random.integers(2**63)  # the same draws in every step, so that steps can be compared
         tried: list[tuple[Numbers, Numbers]] = []
         for _ in range(_EM_STEPS):
-            self._assume(X, *np.exp(values))
+            assume(values)
             simulated, _ = self._simulate(len(Y), np.random.default_rng(seed))
             change = np.where(held, 0.0, np.log(self._maximise(Y) / self._maximise(simulated)))
             tried = [*tried[-len(values) :], (values, change)]
             if np.max(np.abs(change)) < _EM_TOLERANCE:
                 break
             values = values + np.clip(_accelerated(tried), -_EM_REACH, _EM_REACH)
-            values[0] = np.clip(values[0], np.log(1e-4), np.log(0.95)) if not held[0] else values[0]
-        self._assume(X, *np.exp(tried[-1][0]))
+            values = np.where(held, values, np.clip(values, *_EM_BOUNDS))
+        assume(tried[-1][0])
 
     def assume(self) -> None:
         """Take all from the user: nothing is learned."""
-        prob_active, slab_var, noise_var = (float(part) for part in self.assumed[1:] if part is not None)
-        self._assume(self.assumed.design_matrix, prob_active, slab_var, noise_var)
+        prob_active, noise_var, slab_var = (float(part) for part in self.assumed[1:] if part is not None)
+        self._assume(self.assumed.design_matrix, prob_active, noise_var, _single(slab_var))
 
     def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
         """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
@@ -205,8 +213,7 @@ class SpikeSlabLearner:
         prob_active = mean_prob_active(sums) if assumed.prob_active is None else assumed.prob_active
         return Learned(design_matrix, spread, noise_var, prob_active, slab, drawn)
 
-    def _assume(self, design_matrix: Numbers, prob_active: float, slab_var: float, noise_var: float) -> None:
-        slab = _single(slab_var)
+    def _assume(self, design_matrix: Numbers, prob_active: float, noise_var: float, slab: SlabMixture) -> None:
         self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, slab, slab)
         self._prepare()
 
@@ -248,23 +255,28 @@ class SpikeSlabLearner:
     def _block(self) -> int:
         """How many signals at once: small enough for the cache where every signal has a matrix of its own."""
         n_observed, n_components = self.problem.design_matrix.shape
-        numbers = n_observed * (n_observed + n_components) if self.n_propagation_layers else _ARRAYS * n_components
+        numbers = _ARRAYS * self.problem.prior.mean.size
+        if self.n_propagation_layers:
+            numbers = n_observed * (n_observed + n_components)
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
 
     def _maximise(self, Y: Numbers) -> Numbers:
-        """Sparsity, slab variance and noise variance that the belief about signals asks for."""
+        """Sparsity, noise variance, power and shape of the slab that the belief about signals asks for."""
         problem, scalars = self.problem, self.scalars
 
         def moments(rows: Numbers) -> Any:
             return _em_moments(problem, rows, scalars)
 
-        active, square, residual = (np.asarray(part, np.float64) for part in in_blocks(moments, self._reduce(Y)))
+        parts = in_blocks(moments, self._reduce(Y))
+        active, size, square, residual = (np.asarray(part, np.float64) for part in parts)
         noise_var = residual.mean()
         if self.rotation is not None:
             outside = np.mean(np.sum(Y**2, axis=1) - np.sum((Y @ self.rotation) ** 2, axis=1))
             noise_var = (noise_var * self.rotation.shape[1] + outside) / Y.shape[1]
         tiny = 1e-300
-        return np.maximum([active.mean(), square.sum() / max(active.sum(), tiny), noise_var], tiny)
+        power = square.sum() / max(active.sum(), tiny)
+        shape = size.sum() ** 2 / max(active.sum() * square.sum(), tiny)
+        return np.maximum([active.mean(), noise_var, power, shape], tiny)
 
     def _affordable(self, n_steps: int) -> tuple[int, int]:
         """Steps and pairs a step, fewer for large matrices, of which many layers' asymptotics hold untrained."""
@@ -311,10 +323,14 @@ class SpikeSlabLearner:
 
 @jax.jit
 def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tuple[Numbers, ...]:
-    """For each signal: active coefficients, their squares, and the square left of the observation."""
+    """For each signal: active coefficients, their magnitudes and squares, and the square left of the observation."""
     state = run_layers(problem, rows, scalars)
-    square = state.var + state.mean**2
-    return state.prob_active.mean(axis=1), square.mean(axis=1), expected_residual(problem, rows, state)
+    slab = denoise(state.cavity_mean, state.cavity_var, problem.prior)
+    mean, std = slab.slab_mean, jnp.sqrt(jnp.maximum(slab.slab_var, jnp.finfo(state.mean.dtype).tiny))
+    score = mean / std
+    size = std * jnp.sqrt(2 / jnp.pi) * jnp.exp(-0.5 * score**2) + mean * jax.scipy.special.erf(score / jnp.sqrt(2.0))
+    parts = state.prob_active, state.prob_active * size, state.var + state.mean**2
+    return *(part.mean(axis=1) for part in parts), expected_residual(problem, rows, state)
 
 
 @jax.jit
@@ -386,6 +402,16 @@ def _second_moments(X: Numbers, Y: Numbers) -> tuple[float, float]:
     best = minimize(loss, np.log([0.9, 0.1]), method="L-BFGS-B", bounds=[(-12, 3), (-14, 1)])
     power, noise = np.exp(best.x) * [total / size, total]
     return float(power), float(noise)
+
+
+def _shaped_slab(power: float, shape: float) -> SlabMixture:
+    """A symmetric slab of two parts: apart from zero if the shape is positive, heavy-tailed if it is negative."""
+    share = np.tanh(np.abs(shape))
+    if shape >= 0:
+        mean, var = np.sqrt(power * share) * np.array([-1.0, 1.0]), np.full(2, power * (1 - share))
+    else:
+        mean, var = np.zeros(2), power * np.array([1 - share, 1 + share])
+    return SlabMixture(np.full(2, 0.5), mean, var)
 
 
 def _single(var: float) -> SlabMixture:

@@ -292,8 +292,8 @@ class SpikeSlabNet(BaseSparseCoder):
         assumed = Assumed(
             None if matrix is None else matrix * (units.code / units.observation),
             self.prob_active,
-            None if self.slab_var is None else self.slab_var / units.code**2,
             None if self.noise_std is None else (self.noise_std / units.observation) ** 2,
+            None if self.slab_var is None else self.slab_var / units.code**2,
         )
         return SpikeSlabLearner(units, self.n_layers, self.mode, assumed, self.dtype_)
 
