@@ -175,4 +175,4 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(tiny, tmp_path, monke
 
 def test_the_quick_start_runs(capsys):
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "quickstart.py"), run_name="__main__")
-    assert "NMSE of the mean: 0.4" in capsys.readouterr().out
+    assert "NMSE of the mean: 0.3" in capsys.readouterr().out

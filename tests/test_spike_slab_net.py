@@ -82,6 +82,16 @@ def test_observations_alone_teach_sparsity_slab_and_noise(data, given):
     assert nmse(data.B_test, model.predict(data.Y_test)) < 1.05 * nmse(data.B_test, given.predict(data.Y_test))
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_observations_alone_tell_whether_the_slab_keeps_away_from_zero(apart):
+    data = make_sparse_codes(500, 1, K, D, noise_std=0.2, random_state=0)
+    heavy = np.random.default_rng(0).laplace(size=data.B_train.shape) * (data.B_train != 0)
+    Y = data.Y_train + ((np.sign(data.B_train) if apart else heavy) - data.B_train) @ data.design_matrix.T
+    model = fast(design_matrix=data.design_matrix).fit(Y)
+    mean, var = np.abs(model.slab_mean_).max(), model.slab_var_
+    assert (mean**2 > var.max()) if apart else (mean == 0 and var.max() > 2 * var.min())
+
+
 def test_what_is_given_is_held(data):
     parameters = {"prob_active": 0.3, "slab_var": 2.0, "noise_std": 0.7}
     for codes in (data.B_train, None):
