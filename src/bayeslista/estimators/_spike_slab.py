@@ -49,7 +49,7 @@ _HEAD_BATCHES = 48
 _TRAINING_WORK = 1e11  # products of numbers, a minute or so
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
 _EM_STEPS, _EM_REACH, _EM_TOLERANCE = 15, 0.7, 5e-3
-_EM_NUMBERS, _EM_SIGNALS = 2**15, (128, 1024)  # observed values, and the signals they may make
+_EM_NUMBERS, _EM_SIGNALS = 2**16, (256, 2048)  # observed values, and the signals they may make
 _EM_BOUNDS = np.array([[np.log(1e-4), -np.inf, -np.inf, -3.0], [np.log(0.95), np.inf, np.inf, 3.0]])
 
 
@@ -261,8 +261,9 @@ class SpikeSlabLearner:
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
 
     def _maximise(self, Y: Numbers) -> Numbers:
-        """Sparsity, noise variance, power and shape of the slab that the belief about signals asks for."""
-        problem, scalars = self.problem, self.scalars
+        """Sparsity, noise, power and shape of the slab that the belief asks for, by the cheaper kind of layers."""
+        problem = self.problem
+        scalars = default_scalars(self.n_layers, 0, self.dtype)
 
         def moments(rows: Numbers) -> Any:
             return _em_moments(problem, rows, scalars)
