@@ -6,7 +6,7 @@ from bayeslista.metrics import nmse
 
 data = make_sparse_codes(n_train=500, n_test=50, n_observed=20, n_components=30, random_state=0)
 
-model = SpikeSlabNet(design_matrix=data.design_matrix, random_state=0)
+model = SpikeSlabNet(mode="fast", design_matrix=data.design_matrix, random_state=0)
 model.fit(data.Y_train, data.B_train)  # observations (n, K), codes (n, D)
 
 mean, std = model.predict(data.Y_test, return_std=True)

@@ -115,7 +115,8 @@ class TestPublishedCurves:
 class TestMethods:
     @pytest.mark.parametrize("method", METHODS)
     def test_every_method_predicts_codes(self, data, method):
-        codes = METHODS[method](Problem(data, n_layers=2, passes=2))
+        # Calibration takes long to compile and has tests of its own.
+        codes = METHODS[method](Problem(data, n_layers=2, passes=0 if method == "SpikeSlabNet" else 2))
         assert codes.shape == data.B_test.shape
         assert np.isfinite(codes).all()
 

@@ -211,7 +211,7 @@ def test_codes_of_two_values_are_told_apart():
     signs, test = np.sign(data.B_train), np.sign(data.B_test)
     Y, Y_test = (data[f"Y_{part}"] + (new - data[f"B_{part}"]) @ data.design_matrix.T
                  for part, new in (("train", signs), ("test", test)))  # fmt: skip
-    model = fast(design_matrix=data.design_matrix, calibration_steps=10).fit(Y, signs)
+    model = fast(design_matrix=data.design_matrix).fit(Y, signs)
     np.testing.assert_allclose(model.slab_mean_, [-1, 1], atol=1e-6)
     plain = fast(design_matrix=data.design_matrix, slab_var=1.0).fit(Y, signs)
     informative = test.any(axis=1)
