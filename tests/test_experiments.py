@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bayeslista import LISTA, BayesLISTA
+from bayeslista import LISTA, BayesLISTA, SpikeSlabNet
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.experiments import active_learning, layers, methods, mnist, undersampling
 from bayeslista.experiments.cells import Cell
@@ -131,6 +131,10 @@ class TestMethods:
         monkeypatch.setattr(LISTA, "predict", lambda self, _: self.max_iter)
         assert METHODS["LISTA"](Problem(data, n_layers=2)) == LISTA().max_iter
         assert METHODS["LISTA"](Problem(data, n_layers=2, passes=7)) == 7
+        monkeypatch.setattr(SpikeSlabNet, "fit", lambda self, *_: self)
+        monkeypatch.setattr(SpikeSlabNet, "predict", lambda self, _: self.calibration_steps)
+        assert METHODS["SpikeSlabNet"](Problem(data, n_layers=2)) == SpikeSlabNet().calibration_steps
+        assert METHODS["SpikeSlabNet"](Problem(data, n_layers=2, passes=7)) == 7
 
     # Where the printed prior diverges, codes are measured in units of their own.
     @pytest.mark.parametrize("n_layers", [2, 40])
