@@ -227,8 +227,8 @@ def denoise(
     cavity_mean: Float[Array, "n D"],
     cavity_var: Float[Array, "n D"],
     prior: SlabPrior,
-    temper: Float[Array, "..."] = 1.0,  # type: ignore[assignment]
-    offset: Float[Array, "..."] = 0.0,  # type: ignore[assignment]
+    temper: Float[Array, "..."] | float = 1.0,
+    offset: Float[Array, "..."] | float = 0.0,
     widening: Float[Array, "..."] | None = None,
 ) -> Denoised:
     r"""The tempered posterior of coefficients of which Gaussian cavities ``N(r, t)`` tell.

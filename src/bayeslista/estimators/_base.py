@@ -155,7 +155,7 @@ class BaseSparseCoder(
         check_real("shrinkage", self.shrinkage, minimum=0)
 
     def _validate_pairs(
-        self, X: ArrayLike, y: ArrayLike, *, reset: bool = True
+        self, X: ArrayLike, y: ArrayLike | None, *, reset: bool = True
     ) -> tuple[Float[np.ndarray, "n K"], Float[np.ndarray, "n D"]]:
         """Observations and codes, finite, two-dimensional, of one floating type.
 
@@ -397,7 +397,7 @@ def _naming(argument: str) -> Iterator[None]:
         raise ValueError(f"{named} {remedy}".rstrip()) from error
 
 
-def _check_codes(y: ArrayLike) -> np.ndarray:
+def _check_codes(y: ArrayLike | None) -> np.ndarray:
     """Codes as the user gave them: numeric, finite, one- or two-dimensional and not empty."""
     with _naming("y"):
         codes = check_array(

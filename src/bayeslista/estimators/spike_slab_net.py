@@ -163,7 +163,7 @@ class SpikeSlabNet(BaseSparseCoder):
                 learner.learn_from_observations(observations / learner.units.observation, random)
                 learner.calibrate(self.calibration_steps, random)
         else:
-            observations, codes = self._validate_pairs(X, y)  # type: ignore[arg-type]
+            observations, codes = self._validate_pairs(X, y)
             learner = self._new_learner(observations, codes)
             with self._precision():
                 learner.take_in(observations / learner.units.observation, codes / learner.units.code)
