@@ -15,8 +15,10 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.message_passing import default_scalars, denoise, make_problem, run_network, slab_prior
+from bayeslista.denoiser import denoise, slab_prior
+from bayeslista.message_passing import make_problem
 from bayeslista.metrics import nmse
+from bayeslista.spike_slab_network import default_scalars, run_network
 
 PROB_ACTIVE, SLAB_VAR, NOISE_VAR, N_LAYERS = 0.2, 1.17, 0.25, 20
 DICTIONARIES = ("K = 50", "K = 80", "K = 50, equicorrelated 0.9")

@@ -9,21 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayeslista import message_passing
+from bayeslista import spike_slab_network
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.message_passing import (
-    LayerScalars,
-    default_scalars,
-    denoise,
-    make_problem,
-    prior_moments,
-    propagation_layer,
-    run_layers,
-    run_network,
-    slab_prior,
-    start,
-    vector_layer,
-)
+from bayeslista.denoiser import denoise, prior_moments, slab_prior
+from bayeslista.message_passing import LayerScalars, make_problem, propagation_layer, start, vector_layer
+from bayeslista.spike_slab_network import default_scalars, run_layers, run_network
 
 K, D = 6, 9
 MIXTURE = {"weight": [0.7, 0.3], "slab_mean": [0.5, -2.0], "slab_var": [1.0, 0.25]}
@@ -298,7 +288,7 @@ def test_signals_on_which_layers_diverge_begin_again():
     problem, Y = _problem()
     begin = start(problem, Y)
     lost = begin._replace(mean=begin.mean.at[0].set(1e6).at[1].set(np.nan).at[2].set(0.1))
-    kept = message_passing._unless_diverged(problem, Y, lost, begin)
+    kept = spike_slab_network._unless_diverged(problem, Y, lost, begin)
     rows = np.array([0, 1, 3])
     np.testing.assert_array_equal(kept.mean[rows], begin.mean[rows])
     assert np.isfinite(kept.mean).all()

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from bayeslista.denoiser import Denoised, slab_prior
 from bayeslista.distributions import SpikeSlab
 from bayeslista.generative import SlabMixture, simulate_pairs
 from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, objective, train_scalars
-from bayeslista.message_passing import Denoised, default_scalars, make_problem, run_network, slab_prior
+from bayeslista.message_passing import make_problem
+from bayeslista.spike_slab_network import default_scalars, run_network
 
 SLAB = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from bayeslista.denoiser import SlabPrior, slab_prior
 from bayeslista.generative import Statistics, add_statistics
-from bayeslista.message_passing import SlabPrior, slab_prior
 
 __all__ = ["GaussianBase", "cavities", "choose_shrinkage", "coefficient_priors", "fit_gaussian_base"]
 
@@ -143,7 +143,7 @@ def cavities(
     Returns
     -------
     cavity_mean, cavity_var : array of shape (n, D)
-        For :func:`bayeslista.message_passing.denoise`.
+        For :func:`bayeslista.denoiser.denoise`.
 
     Examples
     --------

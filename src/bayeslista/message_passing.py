@@ -18,23 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
+
+from bayeslista.denoiser import SlabPrior, denoise, prior_moments, with_spike
 
 _COLUMN_FLOOR = 1e-4  # of the largest squared norm, so that normalising does not blow up columns of next to nothing
 _SITE_FLOOR = 1e-3  # least precision of a site, in units of the prior's
 _MISFIT_FLOOR, _MISFIT_CEILING = 0.1, 20.0
 _FURTHEST_CAVITY = 1e8  # largest variance of a cavity, in units of its site's
-_ROUGH_NOISE = 1e-3  # in units of the signal, from which on single precision serves all but the last layers ...
-_PRECISE_LAYERS = 2  # ... of which so many correct what it lost
-
-
-class SlabPrior(NamedTuple):
-    """A spike and a mixture of C Gaussians for each of D coefficients."""
-
-    log_odds: Float[Array, " D"]
-    log_weight: Float[Array, " C"]
-    mean: Float[Array, "C D"]
-    var: Float[Array, "C D"]
+_ROUGH_NOISE = 1e-3  # in units of the signal, from which on single precision serves all but the last layers
 
 
 class Problem(NamedTuple):
@@ -63,30 +55,6 @@ class LayerScalars(NamedTuple):
     log_site: Float[Array, "..."]  # log of the factor on new sites
 
 
-class HeadScalars(NamedTuple):
-    """What makes the last layer's belief an answer: each slope meets (1, misfit, count)."""
-
-    log_temper: Float[Array, "3"]
-    offset: Float[Array, ""]
-    log_widening: Float[Array, "3"]
-
-
-class NetworkScalars(NamedTuple):
-    """All that a network learns besides the problem itself."""
-
-    vector_layers: LayerScalars
-    propagation_layers: LayerScalars
-    head: HeadScalars
-
-
-class Denoised(NamedTuple):
-    """What prior and cavity say together: log-odds of being active, and the slab's moments."""
-
-    log_odds: Float[Array, "n D"]
-    slab_mean: Float[Array, "n D"]
-    slab_var: Float[Array, "n D"]
-
-
 class NetworkState(NamedTuple):
     """Sites, the cavities they last led to, and the belief so far, for every signal."""
 
@@ -97,83 +65,6 @@ class NetworkState(NamedTuple):
     prob_active: Float[Array, "n D"]
     mean: Float[Array, "n D"]
     var: Float[Array, "n D"]
-
-
-def slab_prior(
-    prob_active: ArrayLike,
-    slab_mean: ArrayLike,
-    slab_var: ArrayLike,
-    weight: ArrayLike = 1.0,
-    *,
-    n_components: int,
-    dtype: DTypeLike = np.float64,
-) -> SlabPrior:
-    """A prior from numbers for all coefficients, or from one column for each.
-
-    Parameters
-    ----------
-    prob_active : array of shape () or (D,)
-        Probability of not being zero; kept away from 0 and 1 by the precision of the numbers.
-    slab_mean, slab_var : array of shape (), (C,) or (C, D)
-        Means and variances of the slab's parts.
-    weight : array of shape () or (C,)
-        Their weights, which add up to one.
-    n_components : int
-        Number of coefficients D.
-    dtype : dtype
-        Floating type of the result.
-
-    Returns
-    -------
-    SlabPrior
-        With one column for each coefficient.
-
-    Examples
-    --------
-    >>> from bayeslista.message_passing import slab_prior
-    >>> prior = slab_prior(0.2, 0.0, 1.0, n_components=3)
-    >>> prior.mean.shape, prior.log_odds.round(4).tolist()
-    ((1, 3), [-1.3863, -1.3863, -1.3863])
-    """
-    edge = np.finfo(dtype).eps
-    chance = np.clip(np.asarray(prob_active, np.float64), edge, 1 - edge)
-    weights = np.atleast_1d(np.asarray(weight, np.float64))
-
-    def columns(values: ArrayLike) -> Any:
-        array = np.asarray(values, np.float64)
-        upright = array if array.ndim == 2 else array.reshape(-1, 1)
-        return np.broadcast_to(upright, (len(weights), n_components)).astype(dtype)
-
-    log_odds: Any = np.broadcast_to(np.log(chance) - np.log1p(-chance), (n_components,)).astype(dtype)
-    log_weight: Any = np.log(np.maximum(weights, np.finfo(dtype).tiny)).astype(dtype)
-    return SlabPrior(log_odds, log_weight, columns(slab_mean), columns(slab_var))
-
-
-@jax.jit
-def prior_moments(prior: SlabPrior) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
-    """Mean and variance of every coefficient, spike included.
-
-    Parameters
-    ----------
-    prior : SlabPrior
-        What is known before any observation.
-
-    Returns
-    -------
-    mean, var : array of shape (D,)
-        The moments.
-
-    Examples
-    --------
-    >>> from bayeslista.message_passing import prior_moments, slab_prior
-    >>> mean, var = prior_moments(slab_prior(0.5, 2.0, 1.0, n_components=1))
-    >>> round(float(mean[0]), 4), round(float(var[0]), 4)
-    (1.0, 1.5)
-    """
-    weight = jnp.exp(prior.log_weight)[:, None]
-    slab_mean = jnp.sum(weight * prior.mean, axis=0)
-    slab_var = jnp.sum(weight * (prior.var + (prior.mean - slab_mean) ** 2), axis=0)
-    return _with_spike(jax.nn.sigmoid(prior.log_odds), slab_mean, slab_var)
 
 
 def make_problem(
@@ -199,7 +90,8 @@ def make_problem(
 
     Examples
     --------
-    >>> from bayeslista.message_passing import make_problem, slab_prior
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
     >>> problem = make_problem([[3.0, 0.0]], 0.1, slab_prior(0.2, 0.0, 1.0, n_components=2))
     >>> problem.singular.shape, round(float(problem.column_unit[0]), 3)
     ((1,), 0.333)
@@ -223,53 +115,6 @@ def make_problem(
 
 
 @jax.jit
-def denoise(
-    cavity_mean: Float[Array, "n D"],
-    cavity_var: Float[Array, "n D"],
-    prior: SlabPrior,
-    temper: Float[Array, "..."] | float = 1.0,
-    offset: Float[Array, "..."] | float = 0.0,
-    widening: Float[Array, "..."] | None = None,
-) -> Denoised:
-    r"""The tempered posterior of coefficients of which Gaussian cavities ``N(r, t)`` tell.
-
-    .. math::
-        \ell = \tau \Big[\log\frac{p}{1-p} + b + \log \frac{\sum_c \pi_c N(r; \mu_c, s_c + t)}{N(r; 0, t)}\Big],
-
-    and the moments of the mixture that the slab becomes. Only logarithms of probabilities are formed, and the ratio of
-    densities without their difference, so neither a distant ``r`` nor a vanishing ``t`` loses digits.
-
-    Parameters
-    ----------
-    cavity_mean, cavity_var : array of shape (n, D)
-        r and t > 0.
-    prior : SlabPrior
-        What is known of the coefficients.
-    temper, offset : array
-        τ and b; 1 and 0 give the exact posterior.
-    widening : array, optional
-        Factor on ``t`` in the moments of the slab, not in the log-odds; none is 1.
-
-    Returns
-    -------
-    Denoised
-        Log-odds and slab.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista.message_passing import denoise, slab_prior
-    >>> belief = denoise(np.array([[0.0, 4.0]]), np.ones((1, 2)), slab_prior(0.5, 0.0, 1.0, n_components=2))
-    >>> belief.slab_mean.tolist(), belief.slab_var.tolist()
-    ([[0.0, 2.0]], [[0.5, 0.5]])
-    """
-    log_slab, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var, prior)
-    if widening is not None:
-        _, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var * widening, prior)
-    return Denoised(temper * (prior.log_odds + offset + log_slab), slab_mean, slab_var)
-
-
-@jax.jit
 def start(problem: Problem, observations: Float[Array, "n K"]) -> NetworkState:
     """Sites that equal the prior's mean and variance, cavities that tell nothing, and no belief but the prior.
 
@@ -288,7 +133,8 @@ def start(problem: Problem, observations: Float[Array, "n K"]) -> NetworkState:
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.message_passing import make_problem, slab_prior, start
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem, start
     >>> problem = make_problem(np.eye(2), 0.1, slab_prior(0.5, 0.0, 4.0, n_components=2))
     >>> start(problem, np.ones((1, 2))).site_precision.tolist()
     [[0.5, 0.5]]
@@ -324,7 +170,9 @@ def vector_layer(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior, start, vector_layer
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem, start, vector_layer
+    >>> from bayeslista.spike_slab_network import default_scalars
     >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
     >>> observations = np.array([[0.0, 2.0]])
     >>> plain = default_scalars(1, 0).vector_layers
@@ -333,7 +181,7 @@ def vector_layer(
     [[0.0, 2.0]]
     """
     one = jax.tree.map(lambda part: part[None], scalars)
-    return _vector_layers(problem, observations, state, one)
+    return vector_layers(problem, observations, state, one)
 
 
 @jax.jit
@@ -361,7 +209,9 @@ def propagation_layer(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.message_passing import default_scalars, make_problem, propagation_layer, slab_prior, start
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem, propagation_layer, start
+    >>> from bayeslista.spike_slab_network import default_scalars
     >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
     >>> observations = np.array([[0.0, 2.0]])
     >>> stacked = default_scalars(0, 1).propagation_layers
@@ -373,7 +223,7 @@ def propagation_layer(
     limits = jnp.finfo(observations.dtype)
     site_var = 1 / state.site_precision
     site_mean = state.site_shift * site_var
-    residual = _residual(problem, observations, state)
+    residual = mean_residual(problem, observations, state)
     noise = _noise(problem, residual, state.mean, state.var, state.prob_active, scalars)
     known, pull = _linear_solution(X, site_var, noise, observations - site_mean @ X.T)
     known = jnp.maximum(known, state.site_precision / _FURTHEST_CAVITY)
@@ -388,79 +238,6 @@ def propagation_layer(
     precision = share * factor_on_site * site + (1 - share) * state.site_precision
     shift = share * factor_on_site * shift + (1 - share) * state.site_shift
     return NetworkState(precision, shift, cavity_mean, cavity_var, prob_active, mean, var)
-
-
-def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
-    """All layers, those of vector AMP first; derivatives reach the scalars of the last kind only.
-
-    Parameters
-    ----------
-    problem : Problem
-        What all signals share.
-    observations : array of shape (n, K)
-        One signal a row.
-    scalars : NetworkScalars
-        As many layers of each kind as there are entries.
-
-    Returns
-    -------
-    NetworkState
-        After the last layer.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista.message_passing import default_scalars, make_problem, run_layers, slab_prior
-    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
-    >>> run_layers(problem, np.array([[0.0, 2.0]]), default_scalars(2, 1)).mean.round(1).tolist()
-    [[0.0, 2.0]]
-    """
-    begin = state = start(problem, observations)
-    if problem.rough is not None and begin.mean.dtype == np.float64:
-        early, scalars = _split(scalars)
-        single: Any = jax.tree.map(lambda part: part.astype(np.float32), (observations, begin, early))
-        state = _all_layers(problem.rough, single[0], single[1], single[1], single[2])
-        state = jax.tree.map(lambda part: part.astype(np.float64), state)
-    return _all_layers(problem, observations, state, begin, scalars)
-
-
-@jax.jit
-def answer(problem: Problem, observations: Float[Array, "n K"], state: NetworkState, head: HeadScalars) -> Denoised:
-    """The last cavities as a calibrated spike and slab.
-
-    Parameters
-    ----------
-    problem : Problem
-        What all signals share.
-    observations : array of shape (n, K)
-        One signal a row.
-    state : NetworkState
-        After the last layer.
-    head : HeadScalars
-        How log-odds are scaled and slabs widened, by how each signal fits.
-
-    Returns
-    -------
-    Denoised
-        Log-odds and slab.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista.message_passing import answer, default_scalars, make_problem, run_layers, slab_prior
-    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
-    >>> observations, scalars = np.array([[0.0, 2.0]]), default_scalars(2, 1)
-    >>> belief = answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
-    >>> (belief.log_odds > 0).tolist()
-    [[False, True]]
-    """
-    residual = _residual(problem, observations, state)
-    misfit, count, _ = _fit_of(problem, residual, state.mean, state.var, state.prob_active)
-    features = jnp.concatenate([jnp.ones_like(misfit), misfit, count], axis=1)
-    temper = jnp.exp(features @ head.log_temper)[:, None]
-    widening = jnp.exp(features @ head.log_widening)[:, None]
-    belief = denoise(state.cavity_mean, state.cavity_var, problem.prior, 1.0, 0.0, widening)
-    return belief._replace(log_odds=temper * belief.log_odds + head.offset)
 
 
 @jax.jit
@@ -487,7 +264,8 @@ def expected_residual(problem: Problem, observations: Float[Array, "n K"], state
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.message_passing import expected_residual, make_problem, slab_prior, start
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import expected_residual, make_problem, start
     >>> problem = make_problem(np.eye(2), 1.0, slab_prior(1.0, 0.0, 1.0, n_components=2))
     >>> observations = np.array([[2.0, 2.0]])  # half is taken for noise, and a variance of one half is left
     >>> round(float(expected_residual(problem, observations, start(problem, observations))[0]), 3)
@@ -500,79 +278,6 @@ def expected_residual(problem: Problem, observations: Float[Array, "n K"], state
     left = jnp.einsum("nkl,nk->nl", whitening, jnp.einsum("nkl,nl->nk", whitening, residual))
     explained = jnp.mean(jnp.sum(whitening**2, axis=2), axis=1)
     return noise[:, 0] * (1 + noise[:, 0] * (jnp.mean(left**2, axis=1) - explained))
-
-
-@jax.jit
-def run_network(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> Denoised:
-    """All layers and the head.
-
-    Parameters
-    ----------
-    problem : Problem
-        What all signals share.
-    observations : array of shape (n, K)
-        One signal a row.
-    scalars : NetworkScalars
-        As many layers of each kind as there are entries.
-
-    Returns
-    -------
-    Denoised
-        Log-odds and slab of every coefficient.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista.message_passing import default_scalars, make_problem, run_network, slab_prior
-    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
-    >>> run_network(problem, np.array([[0.0, 2.0]]), default_scalars(2, 1)).slab_mean.round(1).tolist()
-    [[0.0, 2.0]]
-    """
-    return answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
-
-
-def default_scalars(
-    n_vector_layers: int, n_propagation_layers: int, dtype: DTypeLike = np.float64, *, tempered: bool = True
-) -> NetworkScalars:
-    """Scalars that serve untrained, on problems of many sizes.
-
-    Parameters
-    ----------
-    n_vector_layers, n_propagation_layers : int
-        How many layers of each kind.
-    dtype : dtype
-        Floating type of the result.
-    tempered : bool, default=True
-        Whether log-odds are softened where there are layers of expectation propagation; without it both kinds of
-        layers are those of the textbook, but for damping, which suits slabs of a few discrete values.
-
-    Returns
-    -------
-    NetworkScalars
-        The same for all layers of a kind.
-
-    Examples
-    --------
-    >>> from bayeslista.message_passing import default_scalars
-    >>> default_scalars(4, 6).vector_layers.offset.shape
-    (4,)
-    """
-
-    def stack(size: int, values: tuple[float, ...]) -> LayerScalars:
-        parts: Any = [np.full(size, value, dtype) for value in values]
-        return LayerScalars(*parts)
-
-    propagation = (0.0, 0.0, 2.2, 0.0, 0.0, 0.0, 0.0)
-    if n_propagation_layers and tempered:
-        vector = (-0.14, -0.03, 2.3, 0.39, -0.20, 0.18, 0.0)
-        propagation = (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11)
-        slopes = ([0.21, 0.04, -0.26], 0.0, [-0.10, -0.04, 0.29])
-    else:
-        vector = (0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0)
-        slopes = ([0.0, 0.0, 0.0], 0.0, [0.0, 0.0, 0.0])
-    head: Any = [np.asarray(slope, dtype) for slope in slopes]
-    layers = stack(n_vector_layers, vector), stack(n_propagation_layers, propagation)
-    return NetworkScalars(*layers, HeadScalars(*head))
 
 
 def _expected_power(X: Any, prior: SlabPrior) -> float:
@@ -598,7 +303,7 @@ class _VectorState(NamedTuple):
     var: Float[Array, "n D"]
 
 
-def _vector_layers(problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars) -> NetworkState:
+def vector_layers(problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars) -> NetworkState:
     """Layers of vector AMP; none leave the state as it is."""
     if not len(scalars.offset):
         return state
@@ -656,30 +361,7 @@ def _vector_layers(problem: Problem, observations: Array, state: NetworkState, s
     return NetworkState(precision, end.site_mean * unit * precision, *cavities, *belief)
 
 
-def _all_layers(
-    problem: Problem, observations: Array, state: NetworkState, begin: NetworkState, scalars: NetworkScalars
-) -> NetworkState:
-    """Layers of both kinds, each kind given up for where it began if it diverges."""
-    state = _vector_layers(problem, observations, state, scalars.vector_layers)
-    state = _unless_diverged(problem, observations, state, begin)
-    if not len(scalars.propagation_layers.offset):
-        return state
-    # What a layer of one kind could learn from those of the other is not worth what it costs.
-    state = jax.lax.stop_gradient(state)
-    state = _propagation_layers(problem, observations, state, scalars.propagation_layers)
-    return _unless_diverged(problem, observations, state, begin)
-
-
-def _split(scalars: NetworkScalars) -> tuple[NetworkScalars, NetworkScalars]:
-    """All layers but the last ones of the last kind, and those."""
-    kind = "propagation_layers" if len(scalars.propagation_layers.offset) else "vector_layers"
-    early = jax.tree.map(lambda part: part[:-_PRECISE_LAYERS], getattr(scalars, kind))
-    late = jax.tree.map(lambda part: part[-_PRECISE_LAYERS:], getattr(scalars, kind))
-    none = jax.tree.map(lambda part: part[:0], scalars.vector_layers)
-    return scalars._replace(**{kind: early}), scalars._replace(**{"vector_layers": none, kind: late})
-
-
-def _propagation_layers(
+def propagation_layers(
     problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars
 ) -> NetworkState:
     """Layers of expectation propagation."""
@@ -690,43 +372,13 @@ def _propagation_layers(
     return jax.lax.scan(layer, state, scalars)[0]
 
 
-def _unless_diverged(problem: Problem, observations: Array, state: NetworkState, begin: NetworkState) -> NetworkState:
-    """Layers that explain a signal worse than nothing does, or end in no number, give way to where they began."""
-    usable = _residual(problem, observations, state) <= _residual(problem, observations, begin) + problem.noise_var
-    for part in state:
-        usable = usable & jnp.isfinite(part).all(axis=1, keepdims=True)
-    return NetworkState(*(jnp.where(usable, new, old) for new, old in zip(state, begin, strict=True)))
-
-
-def _slab_given(r: Array, t: Array, prior: SlabPrior) -> tuple[Array, Array, Array]:
-    """Log ratio of the densities of slab and spike, and the moments of the slab, given cavities."""
-    limits = jnp.finfo(r.dtype)
-    mu, s = prior.mean[:, None, :], prior.var[:, None, :]
-    inverse = 1 / (s + t)
-    share = s * inverse
-    largest = 0.01 * jnp.sqrt(limits.max)
-    score = jnp.clip(r * jax.lax.rsqrt(t), -largest, largest)
-    exponent = prior.log_weight[:, None, None] + 0.5 * (score * score * share + (2 * r - mu) * (mu * inverse))
-    lost = jnp.maximum(t * inverse, limits.tiny)
-    part_mean = mu + share * (r - mu)
-    part_var = t * share
-    if len(mu) == 1:
-        return exponent[0] + 0.5 * jnp.log(lost[0]), part_mean[0], part_var[0]
-    highest = jax.lax.stop_gradient(jnp.max(exponent, axis=0))
-    mass = jnp.sqrt(lost) * jnp.exp(exponent - highest)
-    total = jnp.sum(mass, axis=0)
-    part = mass / total
-    mean = jnp.sum(part * part_mean, axis=0)
-    return highest + jnp.log(total), mean, jnp.sum(part * (part_var + (part_mean - mean) ** 2), axis=0)
-
-
 def _believe(
     prior: SlabPrior, cavity_mean: Array, cavity_var: Array, scalars: LayerScalars
 ) -> tuple[Array, Array, Array]:
     """Probability of being active, mean and variance after a layer's denoiser."""
     belief = denoise(cavity_mean, cavity_var, prior, jnp.exp(scalars.log_temper), scalars.offset)
     prob_active = jax.nn.sigmoid(belief.log_odds)
-    return prob_active, *_with_spike(prob_active, belief.slab_mean, belief.slab_var)
+    return prob_active, *with_spike(prob_active, belief.slab_mean, belief.slab_var)
 
 
 def _whitening(X: Array, site_var: Array, noise: Array) -> tuple[Array, Array]:
@@ -775,16 +427,12 @@ def _linear_solution_backward(kept: tuple[Array, ...], by: tuple[Array, Array]) 
 _linear_solution.defvjp(_linear_solution_forward, _linear_solution_backward)
 
 
-def _with_spike(prob_active: Array, slab_mean: Array, slab_var: Array) -> tuple[Array, Array]:
-    return prob_active * slab_mean, prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
-
-
-def _residual(problem: Problem, observations: Array, state: NetworkState) -> Array:
+def mean_residual(problem: Problem, observations: Array, state: NetworkState) -> Array:
     """Mean square of what the code so far leaves of each signal."""
     return jnp.mean((observations - state.mean @ problem.design_matrix.T) ** 2, axis=1, keepdims=True)
 
 
-def _fit_of(
+def fit_of(
     problem: Problem, residual: Array, mean: Array, var: Array, prob_active: Array
 ) -> tuple[Array, Array, Array]:
     """How the code so far fits: log misfit, excess of active coefficients, and the noise that the matrix adds to."""
@@ -801,6 +449,6 @@ def _noise(
     problem: Problem, residual: Array, mean: Array, var: Array, prob_active: Array, scalars: LayerScalars
 ) -> Array:
     """The noise that a layer sees."""
-    misfit, count, noise = _fit_of(problem, residual, mean, var, prob_active)
+    misfit, count, noise = fit_of(problem, residual, mean, var, prob_active)
     factor = scalars.log_noise + scalars.noise_by_misfit * misfit + scalars.noise_by_count * count
     return noise * jnp.exp(factor)

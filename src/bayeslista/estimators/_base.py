@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
 from bayeslista._precision import common_dtype
+from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real
 from bayeslista.proximal import estimate_design_matrix
 
@@ -117,7 +118,7 @@ class BaseSparseCoder(
         if return_std:
             raise ValueError(
                 f"return_std=True asks for standard deviations, which {type(self).__name__} does not have; "
-                "use BayesLISTA, or return_std=False."
+                "use BayesLISTA or SpikeSlabNet, or return_std=False."
             )
         return self._postprocess(self._predict_codes(self._validate_observations(X)))
 
@@ -239,6 +240,37 @@ class BaseSparseCoder(
     @property
     def _code_shape(self) -> tuple[int, ...]:
         return () if self._one_dimensional_codes else (self.n_components_,)
+
+
+class DistributionalSparseCoder(BaseSparseCoder):
+    """A sparse coder that predicts a distribution for every coefficient: `predict` is its mean.
+
+    A subclass implements `predict_dist`.
+    """
+
+    @abstractmethod
+    def predict_dist(self, X: ArrayLike) -> SpikeSlab:
+        """Predict a distribution for every coefficient."""
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+        """Predict the codes of observations, and how uncertain they are.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        return_std : bool, default=False
+            Whether to return the standard deviations, too.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples, n_components) or (n_samples,)
+            Mean of `predict_dist`, one-dimensional if the codes of `fit` were.
+        std : ndarray of the same shape
+            Its standard deviation, if `return_std`.
+        """
+        distribution = self.predict_dist(X)
+        return (distribution.mean(), distribution.std()) if return_std else distribution.mean()
 
 
 def in_blocks(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
+from bayeslista.denoiser import Denoised, denoise, slab_prior
 from bayeslista.estimators._base import in_blocks
 from bayeslista.estimators._learners import Numbers, Output, Units
 from bayeslista.gaussian_base import GaussianBase, cavities, choose_shrinkage, fit_gaussian_base
@@ -24,18 +25,8 @@ from bayeslista.generative import (
     simulate_pairs,
 )
 from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, objective, train_scalars
-from bayeslista.message_passing import (
-    Denoised,
-    NetworkScalars,
-    Problem,
-    default_scalars,
-    denoise,
-    expected_residual,
-    make_problem,
-    run_layers,
-    run_network,
-    slab_prior,
-)
+from bayeslista.message_passing import Problem, expected_residual, make_problem
+from bayeslista.spike_slab_network import NetworkScalars, default_scalars, run_layers, run_network
 
 _PROPAGATION_LAYERS = 6
 _BLOCK_NUMBERS = 2**20  # in the arrays of a block that a layer goes through

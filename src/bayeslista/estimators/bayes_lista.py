@@ -2,14 +2,14 @@
 
 import warnings
 from copy import copy
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning, advance, progress_bar, random_seed
+from bayeslista.estimators._base import DistributionalSparseCoder, NumericalWarning, advance, progress_bar, random_seed
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Learner, Pass
 from bayeslista.estimators._parameters import (
@@ -30,7 +30,7 @@ _FEW = 20
 _STREAM_START = 100  # pairs
 
 
-class BayesLISTA(BaseSparseCoder):
+class BayesLISTA(DistributionalSparseCoder):
     r"""Sparse coding by a Bayesian network: every weight is a distribution, and so is every prediction [1]_.
 
     The network is that of LISTA, :math:`\hat\beta \leftarrow h_\lambda(W y + S \hat\beta)` for `n_layers` layers,
@@ -307,26 +307,6 @@ class BayesLISTA(BaseSparseCoder):
         self._first_pairs = (observations, codes) if anew and len(codes) < _STREAM_START else None
         self._stream = row if anew or self._stream is None else self._stream.and_then(row)
         return self._finish([*([] if anew else self._passes), self._stream], [row])
-
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """Predict the codes of observations, and how uncertain they are.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_observed)
-            Observations, one a row.
-        return_std : bool, default=False
-            Whether to return the standard deviations, too.
-
-        Returns
-        -------
-        mean : ndarray of shape (n_samples, n_components) or (n_samples,)
-            Mean of `predict_dist`, one-dimensional if the codes of `fit` were.
-        std : ndarray of the same shape
-            Its standard deviation, if `return_std`.
-        """
-        distribution = self.predict_dist(X)
-        return (distribution.mean(), distribution.std()) if return_std else distribution.mean()
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> SpikeSlab:
         """Predict a distribution for every coefficient.

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning, random_seed, root_mean_square
+from bayeslista.estimators._base import DistributionalSparseCoder, NumericalWarning, random_seed, root_mean_square
 from bayeslista.estimators._learners import Units
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
 from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
@@ -18,7 +18,7 @@ from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
 _MODES = ("accurate", "fast")
 
 
-class SpikeSlabNet(BaseSparseCoder):
+class SpikeSlabNet(DistributionalSparseCoder):
     r"""Sparse coding by layers of message passing: close to the exact posterior, at a thousandth of its cost.
 
     The model is :math:`y = X\beta + N(0, \sigma^2 I)` with coefficients that are zero or else drawn from a slab, a
@@ -198,26 +198,6 @@ class SpikeSlabNet(BaseSparseCoder):
             learner.learn_from_pairs()
         self._learner = learner
         return self._finish()
-
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """Predict the codes of observations, and how uncertain they are.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_observed)
-            Observations, one a row.
-        return_std : bool, default=False
-            Whether to return the standard deviations, too.
-
-        Returns
-        -------
-        mean : ndarray of shape (n_samples, n_components) or (n_samples,)
-            Mean of `predict_dist`, one-dimensional if the codes of `fit` were.
-        std : ndarray of the same shape
-            Its standard deviation, if `return_std`.
-        """
-        distribution = self.predict_dist(X)
-        return (distribution.mean(), distribution.std()) if return_std else distribution.mean()
 
     def predict_dist(self, X: ArrayLike) -> SpikeSlab:
         """Predict a distribution for every coefficient.

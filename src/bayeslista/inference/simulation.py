@@ -19,15 +19,9 @@ import optax
 from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 
-from bayeslista.message_passing import (
-    Denoised,
-    HeadScalars,
-    NetworkScalars,
-    NetworkState,
-    Problem,
-    answer,
-    run_layers,
-)
+from bayeslista.denoiser import Denoised
+from bayeslista.message_passing import NetworkState, Problem
+from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, answer, run_layers
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
@@ -67,7 +61,7 @@ def log_score(
     --------
     >>> import numpy as np
     >>> from bayeslista.inference.simulation import log_score
-    >>> from bayeslista.message_passing import Denoised
+    >>> from bayeslista.denoiser import Denoised
     >>> belief = Denoised(np.zeros((1, 2)), np.full((1, 2), 2.0), np.ones((1, 2)))
     >>> [round(float(score), 3) for score in log_score(belief, np.array([[0.0, 2.0]]))[0]]
     [-0.693, -1.612]
@@ -104,7 +98,9 @@ def objective(
     --------
     >>> import numpy as np
     >>> from bayeslista.inference.simulation import objective
-    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars
     >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
     >>> observed, scalars = np.array([[0.0, 2.0]]), default_scalars(1, 0)
     >>> right, wrong = (objective(scalars, problem, observed, np.array([code])) for code in ([0.0, 2.1], [2.1, 0.0]))
@@ -170,7 +166,9 @@ def fit_head(
     >>> import numpy as np
     >>> from bayeslista.generative import SlabMixture, simulate_pairs
     >>> from bayeslista.inference.simulation import fit_head
-    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars
     >>> problem = make_problem(np.eye(2), 0.1, slab_prior(0.5, 0.0, 1.0, n_components=2))
     >>> slab = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
     >>> Y, B = simulate_pairs(np.eye(2), 0.1, 0.5, slab, 200, np.random.default_rng(0))
@@ -234,7 +232,9 @@ def train_scalars(
     >>> import numpy as np
     >>> from bayeslista.generative import SlabMixture, simulate_pairs
     >>> from bayeslista.inference.simulation import cosine_rates, train_scalars
-    >>> from bayeslista.message_passing import default_scalars, make_problem, slab_prior
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars
     >>> problem = make_problem(np.eye(2), 0.1, slab_prior(0.5, 0.0, 1.0, n_components=2))
     >>> slab = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
     >>> Y, B = simulate_pairs(np.eye(2), 0.1, 0.5, slab, 3 * 4, np.random.default_rng(0))

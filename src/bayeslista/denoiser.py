@@ -1,0 +1,181 @@
+r"""What a spike-and-slab prior and a Gaussian cavity say of a coefficient together.
+
+A coefficient is zero with probability :math:`1 - p` and else from a small mixture of Gaussians, the slab. Only
+logarithms of probabilities are formed, so no probability rounds to zero.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike, DTypeLike
+
+
+class SlabPrior(NamedTuple):
+    """A spike and a mixture of C Gaussians for each of D coefficients."""
+
+    log_odds: Float[Array, " D"]
+    log_weight: Float[Array, " C"]
+    mean: Float[Array, "C D"]
+    var: Float[Array, "C D"]
+
+
+class Denoised(NamedTuple):
+    """What prior and cavity say together: log-odds of being active, and the slab's moments."""
+
+    log_odds: Float[Array, "n D"]
+    slab_mean: Float[Array, "n D"]
+    slab_var: Float[Array, "n D"]
+
+
+def slab_prior(
+    prob_active: ArrayLike,
+    slab_mean: ArrayLike,
+    slab_var: ArrayLike,
+    weight: ArrayLike = 1.0,
+    *,
+    n_components: int,
+    dtype: DTypeLike = np.float64,
+) -> SlabPrior:
+    """A prior from numbers for all coefficients, or from one column for each.
+
+    Parameters
+    ----------
+    prob_active : array of shape () or (D,)
+        Probability of not being zero; kept away from 0 and 1 by the precision of the numbers.
+    slab_mean, slab_var : array of shape (), (C,) or (C, D)
+        Means and variances of the slab's parts.
+    weight : array of shape () or (C,)
+        Their weights, which add up to one.
+    n_components : int
+        Number of coefficients D.
+    dtype : dtype
+        Floating type of the result.
+
+    Returns
+    -------
+    SlabPrior
+        With one column for each coefficient.
+
+    Examples
+    --------
+    >>> from bayeslista.denoiser import slab_prior
+    >>> prior = slab_prior(0.2, 0.0, 1.0, n_components=3)
+    >>> prior.mean.shape, prior.log_odds.round(4).tolist()
+    ((1, 3), [-1.3863, -1.3863, -1.3863])
+    """
+    edge = np.finfo(dtype).eps
+    chance = np.clip(np.asarray(prob_active, np.float64), edge, 1 - edge)
+    weights = np.atleast_1d(np.asarray(weight, np.float64))
+
+    def columns(values: ArrayLike) -> Any:
+        array = np.asarray(values, np.float64)
+        upright = array if array.ndim == 2 else array.reshape(-1, 1)
+        return np.broadcast_to(upright, (len(weights), n_components)).astype(dtype)
+
+    log_odds: Any = np.broadcast_to(np.log(chance) - np.log1p(-chance), (n_components,)).astype(dtype)
+    log_weight: Any = np.log(np.maximum(weights, np.finfo(dtype).tiny)).astype(dtype)
+    return SlabPrior(log_odds, log_weight, columns(slab_mean), columns(slab_var))
+
+
+@jax.jit
+def prior_moments(prior: SlabPrior) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
+    """Mean and variance of every coefficient, spike included.
+
+    Parameters
+    ----------
+    prior : SlabPrior
+        What is known before any observation.
+
+    Returns
+    -------
+    mean, var : array of shape (D,)
+        The moments.
+
+    Examples
+    --------
+    >>> from bayeslista.denoiser import prior_moments, slab_prior
+    >>> mean, var = prior_moments(slab_prior(0.5, 2.0, 1.0, n_components=1))
+    >>> round(float(mean[0]), 4), round(float(var[0]), 4)
+    (1.0, 1.5)
+    """
+    weight = jnp.exp(prior.log_weight)[:, None]
+    slab_mean = jnp.sum(weight * prior.mean, axis=0)
+    slab_var = jnp.sum(weight * (prior.var + (prior.mean - slab_mean) ** 2), axis=0)
+    return with_spike(jax.nn.sigmoid(prior.log_odds), slab_mean, slab_var)
+
+
+@jax.jit
+def denoise(
+    cavity_mean: Float[Array, "n D"],
+    cavity_var: Float[Array, "n D"],
+    prior: SlabPrior,
+    temper: Float[Array, "..."] | float = 1.0,
+    offset: Float[Array, "..."] | float = 0.0,
+    widening: Float[Array, "..."] | None = None,
+) -> Denoised:
+    r"""The tempered posterior of coefficients of which Gaussian cavities ``N(r, t)`` tell.
+
+    .. math::
+        \ell = \tau \Big[\log\frac{p}{1-p} + b + \log \frac{\sum_c \pi_c N(r; \mu_c, s_c + t)}{N(r; 0, t)}\Big],
+
+    and the moments of the mixture that the slab becomes. Only logarithms of probabilities are formed, and the ratio of
+    densities without their difference, so neither a distant ``r`` nor a vanishing ``t`` loses digits.
+
+    Parameters
+    ----------
+    cavity_mean, cavity_var : array of shape (n, D)
+        r and t > 0.
+    prior : SlabPrior
+        What is known of the coefficients.
+    temper, offset : array
+        τ and b; 1 and 0 give the exact posterior.
+    widening : array, optional
+        Factor on ``t`` in the moments of the slab, not in the log-odds; none is 1.
+
+    Returns
+    -------
+    Denoised
+        Log-odds and slab.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import denoise, slab_prior
+    >>> belief = denoise(np.array([[0.0, 4.0]]), np.ones((1, 2)), slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> belief.slab_mean.tolist(), belief.slab_var.tolist()
+    ([[0.0, 2.0]], [[0.5, 0.5]])
+    """
+    log_slab, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var, prior)
+    if widening is not None:
+        _, slab_mean, slab_var = _slab_given(cavity_mean, cavity_var * widening, prior)
+    return Denoised(temper * (prior.log_odds + offset + log_slab), slab_mean, slab_var)
+
+
+def _slab_given(r: Array, t: Array, prior: SlabPrior) -> tuple[Array, Array, Array]:
+    """Log ratio of the densities of slab and spike, and the moments of the slab, given cavities."""
+    limits = jnp.finfo(r.dtype)
+    mu, s = prior.mean[:, None, :], prior.var[:, None, :]
+    inverse = 1 / (s + t)
+    share = s * inverse
+    largest = 0.01 * jnp.sqrt(limits.max)
+    score = jnp.clip(r * jax.lax.rsqrt(t), -largest, largest)
+    exponent = prior.log_weight[:, None, None] + 0.5 * (score * score * share + (2 * r - mu) * (mu * inverse))
+    lost = jnp.maximum(t * inverse, limits.tiny)
+    part_mean = mu + share * (r - mu)
+    part_var = t * share
+    if len(mu) == 1:
+        return exponent[0] + 0.5 * jnp.log(lost[0]), part_mean[0], part_var[0]
+    highest = jax.lax.stop_gradient(jnp.max(exponent, axis=0))
+    mass = jnp.sqrt(lost) * jnp.exp(exponent - highest)
+    total = jnp.sum(mass, axis=0)
+    part = mass / total
+    mean = jnp.sum(part * part_mean, axis=0)
+    return highest + jnp.log(total), mean, jnp.sum(part * (part_var + (part_mean - mean) ** 2), axis=0)
+
+
+def with_spike(prob_active: Array, slab_mean: Array, slab_var: Array) -> tuple[Array, Array]:
+    """Mean and variance of a slab with its spike."""
+    return prob_active * slab_mean, prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
