@@ -9,11 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayeslista import spike_slab_network
+from bayeslista import message_passing, spike_slab_network
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.denoiser import denoise, prior_moments, slab_prior
-from bayeslista.message_passing import LayerScalars, make_problem, propagation_layer, start, vector_layer
-from bayeslista.spike_slab_network import default_scalars, run_layers, run_network
+from bayeslista.message_passing import (
+    LayerScalars,
+    make_problem,
+    propagation_layer,
+    propagation_layers,
+    start,
+    vector_layer,
+)
+from bayeslista.spike_slab_network import (
+    default_scalars,
+    doubt,
+    early_layers,
+    further_layers,
+    last_layers,
+    run_layers,
+    run_network,
+)
 
 K, D = 6, 9
 MIXTURE = {"weight": [0.7, 0.3], "slab_mean": [0.5, -2.0], "slab_var": [1.0, 0.25]}
@@ -162,6 +177,7 @@ def test_propagation_layers_are_parallel_expectation_propagation():
 
 def test_hand_derived_gradient_equals_differences():
     problem, Y = _problem()
+    problem = problem._replace(rough=None)
     stacked = default_scalars(0, 2).propagation_layers
 
     @jax.jit
@@ -216,6 +232,31 @@ def test_single_precision_serves_all_but_the_last_layers(n_vector, n_propagation
         np.testing.assert_allclose(mixed.log_odds, double.log_odds, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(mixed.slab_mean, double.slab_mean, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(mixed.slab_var, double.slab_var, rtol=1e-3)
+
+
+def test_the_products_of_rows_change_nothing_but_the_time(monkeypatch):
+    problem, Y = _problem()
+    scalars = default_scalars(0, 2).propagation_layers
+    states = [propagation_layers(problem, Y, start(problem, Y), scalars)]
+    monkeypatch.setattr(message_passing, "_MOST_PRODUCTS", 0)
+    states.append(propagation_layers(problem, Y, start(problem, Y), scalars))
+    for one, other in zip(*states, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_further_layers_help_the_signals_in_doubt():
+    data = make_sparse_codes(1, 600, 25, 50, random_state=2)
+    prior = slab_prior(0.2, [-0.8, 0.8], 0.4, [0.5, 0.5], n_components=50)
+    problem, scalars = make_problem(data.design_matrix, 0.25, prior), default_scalars(4, 5)
+    early = early_layers(problem, data.Y_test, scalars)
+    assert early.mean.dtype == np.float32
+    further = further_layers(problem, data.Y_test, early, scalars)
+    ends = [last_layers(problem, data.Y_test, state, scalars) for state in (early, further)]
+    assert all(end.mean.dtype == np.float64 for end in ends)
+    in_doubt = np.asarray(doubt(problem, early) > np.quantile(doubt(problem, early), 0.7))
+    errors = [np.sum((np.asarray(end.mean) - data.B_test)[in_doubt] ** 2, axis=1) for end in ends]
+    saved = errors[0] - errors[1]
+    assert saved.mean() > 2 * saved.std() / np.sqrt(len(saved))
 
 
 def test_single_precision_is_not_asked_to_tell_small_noise():

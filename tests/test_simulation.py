@@ -10,9 +10,10 @@ from bayeslista.distributions import SpikeSlab
 from bayeslista.generative import SlabMixture, simulate_pairs
 from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, objective, train_scalars
 from bayeslista.message_passing import make_problem
-from bayeslista.spike_slab_network import default_scalars, run_network
+from bayeslista.spike_slab_network import default_scalars, run_layers, run_network
 
 SLAB = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
+LIKE_KINDS = "propagation_layers", "further_layers"
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +38,16 @@ def test_training_mends_what_was_spoilt_and_skips_what_is_no_number():
     batches = [Y.reshape(40, 32, 4), B.reshape(40, 32, 6)]
     batches[0][3, 0, 0] = np.nan
     spoilt = default_scalars(0, 3)
-    spoilt = spoilt._replace(head=spoilt.head._replace(offset=np.array(2.0)))
+    spoilt = spoilt._replace(head=spoilt.head._replace(offset=np.array([2.0, 0.0, 0.0, 0.0])))
     trained, info = train_scalars(spoilt, problem, *batches, cosine_rates(40, 0.1))
     fresh = simulate_pairs(X, 0.1, 0.3, SLAB, 32, random)
     assert int(info.skipped) == 1
     assert float(objective(trained, problem, *fresh)) < float(objective(spoilt, problem, *fresh)) - 0.2
-    assert float(trained.head.offset) < 1.5
+    assert trained.head.offset[0] < 1.5
     np.testing.assert_array_equal(trained.vector_layers.offset, spoilt.vector_layers.offset)
+    moved = [float(getattr(trained, kind).offset[0] - getattr(spoilt, kind).offset[0]) for kind in LIKE_KINDS]
+    assert moved[0] != 0
+    assert moved[1] == pytest.approx(moved[0], rel=1e-9)
 
 
 def test_doubt_leaves_a_share_to_a_wide_slab_and_bounds_the_cost():
@@ -65,10 +69,10 @@ def layers():
 def test_the_head_mends_itself_and_predicts_its_own_error(layers):
     problem, pairs, fresh = layers
     spoilt = default_scalars(6, 0)
-    head = spoilt.head._replace(offset=np.array(1.0), log_widening=np.array([1.0, 0.0, 0.0]))
-    spoilt = spoilt._replace(head=head)
-    mended = fit_head(spoilt, problem, *pairs)
-    np.testing.assert_array_equal(mended.vector_layers.offset, spoilt.vector_layers.offset)
+    one = np.array([1.0, 0.0, 0.0, 0.0])
+    spoilt = spoilt._replace(head=spoilt.head._replace(offset=one, log_widening=one))
+    head = fit_head(problem, *pairs, run_layers(problem, pairs[0], spoilt), spoilt.head)
+    mended = spoilt._replace(head=head)
     assert float(objective(mended, problem, *fresh)) < float(objective(spoilt, problem, *fresh)) - 0.1
     belief = run_network(problem, fresh[0], mended)
     distribution = SpikeSlab(1 / (1 + np.exp(-np.asarray(belief.log_odds))), *map(np.asarray, belief[1:]))
@@ -78,4 +82,5 @@ def test_the_head_mends_itself_and_predicts_its_own_error(layers):
 def test_a_head_is_kept_where_pairs_tell_nothing(layers):
     problem, (Y, B), _ = layers
     scalars = default_scalars(6, 0)
-    assert fit_head(scalars, problem, np.full_like(Y, np.nan), B) is scalars
+    nothing = np.full_like(Y, np.nan)
+    assert fit_head(problem, nothing, B, run_layers(problem, nothing, scalars), scalars.head) is scalars.head

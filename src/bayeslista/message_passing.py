@@ -26,6 +26,7 @@ _COLUMN_FLOOR = 1e-4  # of the largest squared norm, so that normalising does no
 _SITE_FLOOR = 1e-3  # least precision of a site, in units of the prior's
 _MISFIT_FLOOR, _MISFIT_CEILING = 0.1, 20.0
 _FURTHEST_CAVITY = 1e8  # largest variance of a cavity, in units of its site's
+_MOST_PRODUCTS = 2**21  # of pairs of rows
 _ROUGH_NOISE = 1e-3  # in units of the signal, from which on single precision serves all but the last layers
 
 
@@ -219,13 +220,20 @@ def propagation_layer(
     >>> propagation_layer(problem, observations, start(problem, observations), scalars).mean.round(1).tolist()
     [[0.0, 2.0]]
     """
+    one = jax.tree.map(lambda part: part[None], scalars)
+    return propagation_layers(problem, observations, state, one)
+
+
+def _propagate(
+    problem: Problem, products: Array | None, observations: Array, state: NetworkState, scalars: LayerScalars
+) -> NetworkState:
     X = problem.design_matrix
     limits = jnp.finfo(observations.dtype)
     site_var = 1 / state.site_precision
     site_mean = state.site_shift * site_var
     residual = mean_residual(problem, observations, state)
     noise = _noise(problem, residual, state.mean, state.var, state.prob_active, scalars)
-    known, pull = _linear_solution(X, site_var, noise, observations - site_mean @ X.T)
+    known, pull = _linear_solution(X, products, site_var, noise, observations - site_mean @ X.T)
     known = jnp.maximum(known, state.site_precision / _FURTHEST_CAVITY)
     cavity_var = jnp.maximum(1 - known * site_var, 4 * limits.eps) / known
     cavity_mean = site_mean + pull / known
@@ -274,7 +282,7 @@ def expected_residual(problem: Problem, observations: Float[Array, "n K"], state
     X = problem.design_matrix
     residual = observations - (state.site_shift / state.site_precision) @ X.T
     noise = jnp.broadcast_to(problem.noise_var, (len(observations), 1))
-    whitening, noise = _whitening(X, 1 / state.site_precision, noise)
+    whitening, noise = _whitening(X, _products(X), 1 / state.site_precision, noise)
     left = jnp.einsum("nkl,nk->nl", whitening, jnp.einsum("nkl,nl->nk", whitening, residual))
     explained = jnp.mean(jnp.sum(whitening**2, axis=2), axis=1)
     return noise[:, 0] * (1 + noise[:, 0] * (jnp.mean(left**2, axis=1) - explained))
@@ -365,9 +373,10 @@ def propagation_layers(
     problem: Problem, observations: Array, state: NetworkState, scalars: LayerScalars
 ) -> NetworkState:
     """Layers of expectation propagation."""
+    products = _products(problem.design_matrix)
 
     def layer(before: NetworkState, own: LayerScalars) -> tuple[NetworkState, None]:
-        return propagation_layer(problem, observations, before, own), None
+        return _propagate(problem, products, observations, before, own), None
 
     return jax.lax.scan(layer, state, scalars)[0]
 
@@ -381,39 +390,53 @@ def _believe(
     return prob_active, *with_spike(prob_active, belief.slab_mean, belief.slab_var)
 
 
-def _whitening(X: Array, site_var: Array, noise: Array) -> tuple[Array, Array]:
+def _products(X: Array) -> Array | None:
+    """Products of all pairs of rows, as columns; none where they are too many to be worth the memory."""
+    n_observed, n_components = X.shape
+    if n_observed**2 * n_components > _MOST_PRODUCTS:
+        return None
+    return (X[:, None, :] * X).reshape(n_observed**2, n_components).T
+
+
+def _whitening(X: Array, products: Array | None, site_var: Array, noise: Array) -> tuple[Array, Array]:
     """Inverse of the lower Cholesky factor of the observations' covariance, and the noise in it, if need be raised."""
-    gram = jnp.einsum("kd,nd,ld->nkl", X, site_var, X)
+    if products is None:
+        gram = jnp.einsum("kd,nd,ld->nkl", X, site_var, X)
+    else:
+        # One product of large matrices is three times as fast as one of small matrices for each signal.
+        gram = (site_var @ products).reshape(len(site_var), len(X), len(X))
     size = jnp.max(jnp.diagonal(gram, axis1=1, axis2=2), axis=1, keepdims=True)
     noise = jnp.maximum(noise, 4 * jnp.finfo(gram.dtype).eps * len(X) * size)
     identity = jnp.broadcast_to(jnp.eye(len(X), dtype=gram.dtype), gram.shape)
-    factor = jnp.linalg.cholesky(gram + noise[:, :, None] * identity)
+    factor = jnp.linalg.cholesky(gram + noise[:, :, None] * identity, symmetrize_input=False)
     # This inverse and a product are faster than one triangular solve with as many columns as there are coefficients.
     return solve_triangular(factor, identity, lower=True), noise
 
 
 @jax.custom_vjp
-def _linear_solution(X: Array, site_var: Array, noise: Array, residual: Array) -> tuple[Array, Array]:
+def _linear_solution(
+    X: Array, products: Array | None, site_var: Array, noise: Array, residual: Array
+) -> tuple[Array, Array]:
     r"""The diagonal of XᵀA⁻¹X, and XᵀA⁻¹ times a residual, for A = X diag(site_var) Xᵀ + n I.
 
     The derivative by hand takes two products of matrices, and none of the triangular solves of automatic derivatives.
     """
-    return _linear_solution_forward(X, site_var, noise, residual)[0]
+    return _linear_solution_forward(X, products, site_var, noise, residual)[0]
 
 
 def _linear_solution_forward(
-    X: Array, site_var: Array, noise: Array, residual: Array
-) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    whitening, _ = _whitening(X, site_var, noise)
+    X: Array, products: Array | None, site_var: Array, noise: Array, residual: Array
+) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
+    whitening, _ = _whitening(X, products, site_var, noise)
     whitened = whitening @ X
     misfit = jnp.einsum("nkl,nl->nk", whitening, residual)
     told = jnp.sum(whitened**2, axis=1), jnp.einsum("nkd,nk->nd", whitened, misfit)
     transposed = jnp.swapaxes(whitening, 1, 2)
-    return told, (X, transposed @ whitened, jnp.einsum("nkl,nl->nk", transposed, misfit))
+    return told, (X, products, transposed @ whitened, jnp.einsum("nkl,nl->nk", transposed, misfit))
 
 
-def _linear_solution_backward(kept: tuple[Array, ...], by: tuple[Array, Array]) -> tuple[Array, Array, Array, Array]:
-    X, solved, solved_residual = kept
+def _linear_solution_backward(kept: tuple[Any, ...], by: tuple[Array, Array]) -> tuple[Any, ...]:
+    X, products, solved, solved_residual = kept
     by_known, by_pull = by
     by_residual = jnp.einsum("nkd,nd->nk", solved, by_pull)
     by_covariance = -jnp.einsum("nkd,nd,nld->nkl", solved, by_known, solved)
@@ -421,7 +444,8 @@ def _linear_solution_backward(kept: tuple[Array, ...], by: tuple[Array, Array]) 
     by_site_var = jnp.einsum("kd,nkd->nd", X, by_covariance @ X)
     by_noise = jnp.trace(by_covariance, axis1=1, axis2=2)[:, None]
     # The matrix is not learned by gradients.
-    return jnp.zeros_like(X), by_site_var, by_noise, by_residual
+    no_products = None if products is None else jnp.zeros_like(products)
+    return jnp.zeros_like(X), no_products, by_site_var, by_noise, by_residual
 
 
 _linear_solution.defvjp(_linear_solution_forward, _linear_solution_backward)

@@ -1,6 +1,7 @@
 """Spike-and-slab layers as a network: their scalars, all layers in a row, and the head that makes them an answer.
 
-Where the noise allows, all layers but the last two run in single precision.
+A network runs in three parts: its early layers; further layers for those signals that are still in doubt, which are
+few and cause most of the error; and its last layers. Where the noise allows, all but the last run in single precision.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import DTypeLike
 
-from bayeslista.denoiser import Denoised, denoise
+from bayeslista.denoiser import Denoised, denoise, prior_moments
 from bayeslista.message_passing import (
     LayerScalars,
     NetworkState,
@@ -23,15 +24,17 @@ from bayeslista.message_passing import (
     vector_layers,
 )
 
-_PRECISE_LAYERS = 2  # of the last kind, which correct what single precision lost
+_USUAL_DOUBT, _DOUBT_FLOOR = 0.1, 0.01
+_FURTHER_DAMPING, _FINAL_TEMPER = 1.0, 0.37
+_LAST_VECTOR_LAYERS, _LAST_PROPAGATION_LAYERS = 2, 1  # which correct what single precision lost
 
 
 class HeadScalars(NamedTuple):
-    """What makes the last layer's belief an answer: each slope meets (1, misfit, count)."""
+    """What makes the last layer's belief an answer: each slope meets (1, misfit, count, doubt)."""
 
-    log_temper: Float[Array, "3"]
-    offset: Float[Array, ""]
-    log_widening: Float[Array, "3"]
+    log_temper: Float[Array, "4"]
+    offset: Float[Array, "4"]
+    log_widening: Float[Array, "4"]
 
 
 class NetworkScalars(NamedTuple):
@@ -39,11 +42,153 @@ class NetworkScalars(NamedTuple):
 
     vector_layers: LayerScalars
     propagation_layers: LayerScalars
+    further_layers: LayerScalars  # of expectation propagation, for signals in doubt
     head: HeadScalars
 
 
+def early_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
+    """All layers but the last, those of vector AMP first, in single precision where the problem has a rough twin.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    observations : array of shape (n, K)
+        One signal a row.
+    scalars : NetworkScalars
+        As many layers of each kind as there are entries.
+
+    Returns
+    -------
+    NetworkState
+        In the precision that it was computed in.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars, early_layers
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> early_layers(problem, np.array([[0.0, 2.0]]), default_scalars(4, 0)).mean.round(1).tolist()
+    [[0.0, 2.0]]
+    """
+    working, observations, early = _roughly(problem, observations, _split(scalars)[0])
+    begin = start(working, observations)
+    state = vector_layers(working, observations, begin, early.vector_layers)
+    if len(scalars.propagation_layers.offset):
+        # What a layer of one kind could learn from those of the other is not worth what it costs.
+        state = jax.lax.stop_gradient(state)
+    return _propagate(working, observations, state, begin, early.propagation_layers)
+
+
+def further_layers(
+    problem: Problem, observations: Float[Array, "n K"], state: NetworkState, scalars: NetworkScalars
+) -> NetworkState:
+    """More layers of expectation propagation, that sharpen slowly.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    observations : array of shape (n, K)
+        One signal a row.
+    state : NetworkState
+        From `early_layers`.
+    scalars : NetworkScalars
+        Of the network.
+
+    Returns
+    -------
+    NetworkState
+        In the same precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars, early_layers, further_layers
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> observations, scalars = np.array([[0.0, 2.0]]), default_scalars(0, 2)
+    >>> state = early_layers(problem, observations, scalars)
+    >>> further_layers(problem, observations, state, scalars).mean.round(1).tolist()
+    [[0.0, 2.0]]
+    """
+    working, observations, scalars = _roughly(problem, observations, scalars)
+    return _propagate(working, observations, state, start(working, observations), scalars.further_layers)
+
+
+def last_layers(
+    problem: Problem, observations: Float[Array, "n K"], state: NetworkState, scalars: NetworkScalars
+) -> NetworkState:
+    """The last layers of the last kind, in the precision of the observations.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    observations : array of shape (n, K)
+        One signal a row.
+    state : NetworkState
+        From `early_layers` or `further_layers`.
+    scalars : NetworkScalars
+        Of the network.
+
+    Returns
+    -------
+    NetworkState
+        From which `answer` makes an answer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem, start
+    >>> from bayeslista.spike_slab_network import default_scalars, last_layers
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> observations = np.array([[0.0, 2.0]])
+    >>> last_layers(problem, observations, start(problem, observations), default_scalars(0, 1)).mean.round(1).tolist()
+    [[0.0, 2.0]]
+    """
+    last, begin = _split(scalars)[1], start(problem, observations)
+    state = NetworkState(*(part.astype(begin.mean.dtype) for part in state))
+    if not len(last.propagation_layers.offset):
+        state = vector_layers(problem, observations, state, last.vector_layers)
+        return _unless_diverged(problem, observations, state, begin)
+    return _propagate(problem, observations, state, begin, last.propagation_layers)
+
+
+def doubt(problem: Problem, state: NetworkState) -> Float[Array, " n"]:
+    """How much of the prior's variance is left of each signal's code.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    state : NetworkState
+        Of any layer.
+
+    Returns
+    -------
+    array of shape (n,)
+        One share for each signal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem, start
+    >>> from bayeslista.spike_slab_network import doubt
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> doubt(problem, start(problem, np.array([[0.0, 2.0]]))).tolist()
+    [1.0]
+    """
+    return jnp.sum(state.var, axis=1) / jnp.sum(prior_moments(problem.prior)[1])
+
+
 def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
-    """All layers, those of vector AMP first; derivatives reach the scalars of the last kind only.
+    """Early and last layers; derivatives reach the scalars of the last kind only.
 
     Parameters
     ----------
@@ -69,13 +214,7 @@ def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: Net
     >>> run_layers(problem, np.array([[0.0, 2.0]]), default_scalars(2, 1)).mean.round(1).tolist()
     [[0.0, 2.0]]
     """
-    begin = state = start(problem, observations)
-    if problem.rough is not None and begin.mean.dtype == np.float64:
-        early, scalars = _split(scalars)
-        single: Any = jax.tree.map(lambda part: part.astype(np.float32), (observations, begin, early))
-        state = _all_layers(problem.rough, single[0], single[1], single[1], single[2])
-        state = jax.tree.map(lambda part: part.astype(np.float64), state)
-    return _all_layers(problem, observations, state, begin, scalars)
+    return last_layers(problem, observations, early_layers(problem, observations, scalars), scalars)
 
 
 @jax.jit
@@ -112,16 +251,17 @@ def answer(problem: Problem, observations: Float[Array, "n K"], state: NetworkSt
     """
     residual = mean_residual(problem, observations, state)
     misfit, count, _ = fit_of(problem, residual, state.mean, state.var, state.prob_active)
-    features = jnp.concatenate([jnp.ones_like(misfit), misfit, count], axis=1)
+    open_share = jnp.log(doubt(problem, state)[:, None] / _USUAL_DOUBT + _DOUBT_FLOOR)
+    features = jnp.concatenate([jnp.ones_like(misfit), misfit, count, open_share], axis=1)
     temper = jnp.exp(features @ head.log_temper)[:, None]
     widening = jnp.exp(features @ head.log_widening)[:, None]
     belief = denoise(state.cavity_mean, state.cavity_var, problem.prior, 1.0, 0.0, widening)
-    return belief._replace(log_odds=temper * belief.log_odds + head.offset)
+    return belief._replace(log_odds=temper * belief.log_odds + (features @ head.offset)[:, None])
 
 
 @jax.jit
 def run_network(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> Denoised:
-    """All layers and the head.
+    """Early and last layers, and the head.
 
     Parameters
     ----------
@@ -151,7 +291,12 @@ def run_network(problem: Problem, observations: Float[Array, "n K"], scalars: Ne
 
 
 def default_scalars(
-    n_vector_layers: int, n_propagation_layers: int, dtype: DTypeLike = np.float64, *, tempered: bool = True
+    n_vector_layers: int,
+    n_propagation_layers: int,
+    dtype: DTypeLike = np.float64,
+    *,
+    n_further_layers: int = 8,
+    tempered: bool = True,
 ) -> NetworkScalars:
     """Scalars that serve untrained, on problems of many sizes.
 
@@ -161,6 +306,8 @@ def default_scalars(
         How many layers of each kind.
     dtype : dtype
         Floating type of the result.
+    n_further_layers : int, default=8
+        How many more of the second kind for signals in doubt.
     tempered : bool, default=True
         Whether log-odds are softened where there are layers of expectation propagation; without it both kinds of
         layers are those of the textbook, but for damping, which suits slabs of a few discrete values.
@@ -168,7 +315,7 @@ def default_scalars(
     Returns
     -------
     NetworkScalars
-        The same for all layers of a kind.
+        The same for all layers of a kind, but that further layers sharpen slowly.
 
     Examples
     --------
@@ -185,36 +332,46 @@ def default_scalars(
     if n_propagation_layers and tempered:
         vector = (-0.14, -0.03, 2.3, 0.39, -0.20, 0.18, 0.0)
         propagation = (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11)
-        slopes = ([0.21, 0.04, -0.26], 0.0, [-0.10, -0.04, 0.29])
+        slopes = ([0.21, 0.04, -0.26, 0.0], [0.0] * 4, [-0.10, -0.04, 0.29, 0.0])
     else:
         vector = (0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0)
-        slopes = ([0.0, 0.0, 0.0], 0.0, [0.0, 0.0, 0.0])
+        slopes = ([0.0] * 4, [0.0] * 4, [0.0] * 4)
     head: Any = [np.asarray(slope, dtype) for slope in slopes]
-    layers = stack(n_vector_layers, vector), stack(n_propagation_layers, propagation)
-    return NetworkScalars(*layers, HeadScalars(*head))
+    vectors, propagations = stack(n_vector_layers, vector), stack(n_propagation_layers, propagation)
+    temper: Any = np.linspace(propagation[0], propagation[0] * _FINAL_TEMPER, n_further_layers, dtype=dtype)
+    further = stack(n_further_layers, propagation)
+    further = further._replace(log_temper=temper, damping=np.full_like(temper, _FURTHER_DAMPING))
+    return NetworkScalars(vectors, propagations, further, HeadScalars(*head))
 
 
-def _all_layers(
-    problem: Problem, observations: Array, state: NetworkState, begin: NetworkState, scalars: NetworkScalars
+def _propagate(
+    problem: Problem, observations: Array, state: NetworkState, begin: NetworkState, scalars: LayerScalars
 ) -> NetworkState:
-    """Layers of both kinds, each kind given up for where it began if it diverges."""
-    state = vector_layers(problem, observations, state, scalars.vector_layers)
+    """Layers of expectation propagation; they, and what they start from, are given up where they diverge."""
     state = _unless_diverged(problem, observations, state, begin)
-    if not len(scalars.propagation_layers.offset):
+    if not len(scalars.offset):
         return state
-    # What a layer of one kind could learn from those of the other is not worth what it costs.
-    state = jax.lax.stop_gradient(state)
-    state = propagation_layers(problem, observations, state, scalars.propagation_layers)
+    state = propagation_layers(problem, observations, state, scalars)
     return _unless_diverged(problem, observations, state, begin)
 
 
 def _split(scalars: NetworkScalars) -> tuple[NetworkScalars, NetworkScalars]:
     """All layers but the last ones of the last kind, and those."""
-    kind = "propagation_layers" if len(scalars.propagation_layers.offset) else "vector_layers"
-    early = jax.tree.map(lambda part: part[:-_PRECISE_LAYERS], getattr(scalars, kind))
-    late = jax.tree.map(lambda part: part[-_PRECISE_LAYERS:], getattr(scalars, kind))
+    kind, n_last = "vector_layers", _LAST_VECTOR_LAYERS
+    if len(scalars.propagation_layers.offset):
+        kind, n_last = "propagation_layers", _LAST_PROPAGATION_LAYERS
+    early = jax.tree.map(lambda part: part[:-n_last], getattr(scalars, kind))
+    last = jax.tree.map(lambda part: part[-n_last:], getattr(scalars, kind))
     none = jax.tree.map(lambda part: part[:0], scalars.vector_layers)
-    return scalars._replace(**{kind: early}), scalars._replace(**{"vector_layers": none, kind: late})
+    return scalars._replace(**{kind: early}), scalars._replace(**{"vector_layers": none, kind: last})
+
+
+def _roughly(problem: Problem, observations: Array, scalars: NetworkScalars) -> tuple[Problem, Array, NetworkScalars]:
+    """All in single precision, if the problem allows."""
+    if problem.rough is None or observations.dtype != np.float64:
+        return problem, observations, scalars
+    single: Any = jax.tree.map(lambda part: part.astype(np.float32), (observations, scalars))
+    return problem.rough, *single
 
 
 def _unless_diverged(problem: Problem, observations: Array, state: NetworkState, begin: NetworkState) -> NetworkState:

@@ -273,9 +273,7 @@ class DistributionalSparseCoder(BaseSparseCoder):
         return (distribution.mean(), distribution.std()) if return_std else distribution.mean()
 
 
-def in_blocks(
-    function: Callable[[np.ndarray], Any], rows: Float[np.ndarray, "n K"], largest: int = _LARGEST_BLOCK
-) -> Any:
+def in_blocks(function: Callable[..., Any], rows: Any, largest: int = _LARGEST_BLOCK) -> Any:
     """Apply a row-wise function to blocks of few different sizes, so that few sizes are ever compiled.
 
     Rows go through in blocks of 1,024, or `largest`; what is left over is padded with zeros to the next power of two,
@@ -284,8 +282,8 @@ def in_blocks(
     Parameters
     ----------
     function : callable
-        From an array of shape (m, K) to a pytree of arrays of shape (m, ...).
-    rows : ndarray of shape (n, K)
+        From blocks of rows to a pytree of arrays of shape (m, ...).
+    rows : pytree of ndarray of shape (n, ...)
         Its input.
     largest : int, default=1024
         A power of two that no block exceeds.
@@ -302,11 +300,20 @@ def in_blocks(
     >>> in_blocks(lambda block: (block.sum(axis=1), block[:, 0] * len(block)), np.ones((3, 2)))
     (array([2., 2., 2.]), array([8., 8., 8.]))
     """
-    size = min(largest, max(_SMALLEST_BLOCK, 1 << (len(rows) - 1).bit_length()))
-    padded = np.zeros((-(-len(rows) // size) * size, *rows.shape[1:]), rows.dtype)
-    padded[: len(rows)] = rows
-    blocks = [function(padded[start : start + size]) for start in range(0, len(padded), size)]
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *blocks)
+    n_rows = len(jax.tree.leaves(rows)[0])
+    size = min(largest, max(_SMALLEST_BLOCK, 1 << (n_rows - 1).bit_length()))
+
+    def padded(part: np.ndarray) -> np.ndarray:
+        whole = np.zeros((-(-n_rows // size) * size, *part.shape[1:]), part.dtype)
+        whole[:n_rows] = part
+        return whole
+
+    leaves, structure = jax.tree.flatten(jax.tree.map(padded, rows))
+    blocks = [
+        function(jax.tree.unflatten(structure, [part[begin : begin + size] for part in leaves]))
+        for begin in range(0, n_rows, size)
+    ]
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:n_rows], *blocks)
 
 
 def progress_bar(total: int, description: str, verbose: int) -> tqdm:

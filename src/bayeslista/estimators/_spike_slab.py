@@ -24,11 +24,23 @@ from bayeslista.generative import (
     observed_slab,
     simulate_pairs,
 )
-from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, objective, train_scalars
-from bayeslista.message_passing import Problem, expected_residual, make_problem
-from bayeslista.spike_slab_network import NetworkScalars, default_scalars, run_layers, run_network
+from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, loss_of_head, train_scalars
+from bayeslista.message_passing import NetworkState, Problem, expected_residual, make_problem
+from bayeslista.spike_slab_network import (
+    NetworkScalars,
+    answer,
+    default_scalars,
+    doubt,
+    early_layers,
+    further_layers,
+    last_layers,
+    run_layers,
+    run_network,
+)
 
-_PROPAGATION_LAYERS = 6
+_PROPAGATION_LAYERS, _FURTHER_LAYERS = 5, 8
+_SHARE_IN_DOUBT, _DOUBT_SIGNALS = 0.3, 512
+_CHUNK_BLOCKS = 16  # that go through the early layers before signals in doubt are gathered
 _BLOCK_NUMBERS = 2**20  # in the arrays of a block that a layer goes through
 _ARRAYS = 64  # of the size of the codes, in a layer of vector AMP
 _FOLDS = 5
@@ -86,12 +98,12 @@ class SpikeSlabLearner:
     learned: Learned = field(init=False)
     base: Base | None = None
     scalars: NetworkScalars = field(init=False)
+    most_doubt: float = np.inf
     objectives: Numbers = field(default_factory=lambda: np.zeros(0))
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        n_propagation = min(_PROPAGATION_LAYERS, self.n_layers) if self.mode == "accurate" else 0
-        self.scalars = default_scalars(self.n_layers - n_propagation, n_propagation, self.dtype)
+        self.scalars = self._default_scalars(self.dtype)
 
     def take_in(self, Y: Numbers, B: Numbers) -> None:
         """Add pairs to the sums; every fifth pair of the stream is of the same fold."""
@@ -107,6 +119,7 @@ class SpikeSlabLearner:
         """Everything but the scalars of the layers, from the sums."""
         self.learned = self._model(add_statistics(*self.folds))
         self._prepare()
+        self._learn_doubt()
         self.base = self._structured()
 
     def learn_from_observations(self, Y: Numbers, random: np.random.Generator) -> None:
@@ -142,11 +155,13 @@ class SpikeSlabLearner:
             values = values + np.clip(_accelerated(tried), -_EM_REACH, _EM_REACH)
             values = np.where(held, values, np.clip(values, *_EM_BOUNDS))
         assume(tried[-1][0])
+        self._learn_doubt()
 
     def assume(self) -> None:
         """Take all from the user: nothing is learned."""
         prob_active, noise_var, slab_var = (float(part) for part in self.assumed[1:] if part is not None)
         self._assume(self.assumed.design_matrix, prob_active, noise_var, _single(slab_var))
+        self._learn_doubt()
 
     def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
         """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
@@ -155,23 +170,30 @@ class SpikeSlabLearner:
             return
         # A few scalars do not need double precision.
         problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem._replace(rough=None), self.scalars))
-        n_vector, n_propagation = (len(kind.offset) for kind in tempered[:2])
-        plain = default_scalars(n_vector, n_propagation, _TRAINING_TYPE, tempered=False)
+        plain = self._default_scalars(_TRAINING_TYPE, tempered=False)
 
         def pairs(n: int) -> list[Numbers]:
             Y, B = self._simulate(n, random)
             return [_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B)]
 
         judges = pairs(4 * batch)
-        errors = _objectives(tempered, plain, problem, *judges)
-        start = plain if errors[1] < errors[0] else tempered
+
+        def loss(scalars: NetworkScalars) -> float:
+            state = self._layers(problem, judges[0], scalars)
+            return float(loss_of_head(problem, *judges, state, scalars.head))
+
+        start = min(tempered, plain, key=loss)
         batches = (part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch))
         trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, _TRAINING_TYPE))
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
-        for_the_head = pairs(_HEAD_BATCHES * batch)
-        start, trained = (fit_head(each, problem, *for_the_head) for each in (start, trained))
-        errors = _objectives(start, trained, problem, *judges)
-        self.scalars = _cast(trained if errors[1] < errors[0] else start, self.dtype)  # never where it is NaN
+        Y, B = pairs(_HEAD_BATCHES * batch)
+        candidates = []
+        for scalars in (start, trained):
+            head = fit_head(problem, Y, B, self._layers(problem, Y, scalars), scalars.head)
+            candidates.append(scalars._replace(head=head))
+        errors = [loss(scalars) for scalars in candidates]
+        self.scalars = _cast(candidates[errors[1] < errors[0]], self.dtype)  # never where it is NaN
+        self._learn_doubt()
 
     def output(self, Y: Numbers) -> Output:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
@@ -240,8 +262,52 @@ class SpikeSlabLearner:
     def _reduce(self, Y: Numbers) -> Numbers:
         return np.asarray(Y if self.rotation is None else Y @ self.rotation, self.dtype)
 
+    def _default_scalars(self, dtype: Any, tempered: bool = True) -> NetworkScalars:
+        n_propagation = min(_PROPAGATION_LAYERS, self.n_layers) if self.mode == "accurate" else 0
+        n_further = min(_FURTHER_LAYERS, self.n_layers) if n_propagation else 0
+        return default_scalars(
+            self.n_layers - n_propagation, n_propagation, dtype, n_further_layers=n_further, tempered=tempered
+        )
+
     def _run(self, Y: Numbers) -> Denoised:
-        return Denoised(*in_blocks(lambda rows: run_network(self.problem, rows, self.scalars), Y, self._block()))
+        size = _CHUNK_BLOCKS * self._block()
+        chunks = [self._answer(Y[begin : begin + size]) for begin in range(0, max(len(Y), 1), size)]
+        belief: Any = [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
+        return Denoised(*belief)
+
+    def _answer(self, Y: Numbers) -> Denoised:
+        problem, scalars = self.problem, self.scalars
+        if not len(scalars.further_layers.offset):
+            return in_blocks(lambda rows: run_network(problem, rows, scalars), Y, self._block())
+        state = self._to_the_last(problem, Y, scalars, self.most_doubt)
+        return in_blocks(lambda rows: _finish(problem, *rows, scalars), (Y, state), self._block())
+
+    def _layers(self, problem: Problem, Y: Numbers, scalars: NetworkScalars) -> NetworkState:
+        """All layers, of simulated signals."""
+        state = self._to_the_last(problem, Y, scalars)
+        return in_blocks(lambda rows: _last(problem, *rows, scalars), (Y, state), self._block())
+
+    def _to_the_last(
+        self, problem: Problem, Y: Numbers, scalars: NetworkScalars, most_doubt: float | None = None
+    ) -> NetworkState:
+        """Early layers, and further ones for signals in too much doubt; by default, for a share of these signals."""
+        state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, self._block())
+        if len(scalars.further_layers.offset):
+            doubts = np.asarray(doubt(problem, state))
+            in_doubt = doubts > (_usual_most(doubts) if most_doubt is None else most_doubt)
+            if in_doubt.any():
+                rows = Y[in_doubt], NetworkState(*(part[in_doubt] for part in state))
+                further = in_blocks(lambda rows: _further(problem, *rows, scalars), rows, self._block())
+                for part, new in zip(state, further, strict=True):
+                    part[in_doubt] = new
+        return state
+
+    def _learn_doubt(self) -> None:
+        """From which doubt on further layers are worth it: few simulated signals reach it."""
+        if len(self.scalars.further_layers.offset):
+            Y = self._reduce(self._simulate(_DOUBT_SIGNALS, np.random.default_rng(0))[0])
+            state = in_blocks(lambda rows: _early(self.problem, rows, self.scalars), Y, self._block())
+            self.most_doubt = _usual_most(doubt(self.problem, state))
 
     def _block(self) -> int:
         """How many signals at once: small enough for the cache where every signal has a matrix of its own."""
@@ -325,14 +391,16 @@ def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tup
     return *(part.mean(axis=1) for part in parts), expected_residual(problem, rows, state)
 
 
+_early, _further, _last = jax.jit(early_layers), jax.jit(further_layers), jax.jit(last_layers)
+
+
 @jax.jit
-def _objectives(
-    first: NetworkScalars, second: NetworkScalars, problem: Problem, Y: Numbers, B: Numbers
-) -> tuple[Numbers, Numbers]:
-    """Of two networks, compiled once."""
-    both = jax.tree.map(lambda *parts: jnp.stack(parts), first, second)
-    values = jax.lax.map(lambda scalars: objective(scalars, problem, Y, B), both)
-    return values[0], values[1]
+def _finish(problem: Problem, Y: Numbers, state: NetworkState, scalars: NetworkScalars) -> Denoised:
+    return answer(problem, Y, last_layers(problem, Y, state, scalars), scalars.head)
+
+
+def _usual_most(doubts: Any) -> float:
+    return float(np.quantile(np.asarray(doubts, np.float64), 1 - _SHARE_IN_DOUBT))
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
