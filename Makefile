@@ -32,7 +32,10 @@ types: $(READY)  ## static types
 # Most of the time of the tests is compilation. The kernels are tested as users compile them; all else is compiled by
 # XLA's older code generator, in little more than half the time.
 XLA := --xla_cpu_multi_thread_eigen=false --xla_cpu_parallel_codegen_split_count=1
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov
+# What one process has compiled, the others read; a largest size makes them take turns at writing.
+CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
+PYTEST := $(CACHE) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov
 
 unit: $(READY)  ## tests with branch coverage
 	XLA_FLAGS="$(XLA)" $(PYTEST) --cov-report= --cov-fail-under=0 tests/test_moments.py
@@ -49,4 +52,4 @@ docs: $(READY)  ## run every example of the documentation
 	$(BIN)/pytest -q src docs README.md
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage
+	rm -rf $(VENV) demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage

@@ -42,6 +42,14 @@ def test_what_is_not_understood_is_refused(wrong, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_points_that_a_figure_does_not_have_are_refused_before_anything_is_written(tmp_path):
+    out = tmp_path / "out"
+    done = runner.invoke(app, ["reproduce", "layers", "--point", "4", "--point", "11", "--out", str(out)])
+    assert done.exit_code == 2
+    assert "no point 11" in done.output
+    assert not out.exists()
+
+
 def test_a_table_is_printed_and_files_are_named(arguments, tmp_path):
     done = runner.invoke(app, arguments)
     assert done.exit_code == 0

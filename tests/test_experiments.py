@@ -66,6 +66,17 @@ class TestDescriptions:
             assert figure.presets["paper"].passes["BayesLISTA, published"] == 1000
             assert figure.presets["standard"].passes["BayesLISTA, published"] == 100
 
+    @every_figure
+    def test_points_can_be_chosen(self, figure):
+        first, *_, last = figure.presets["paper"].points
+        chosen = figure.cells("paper", [last, first])
+        assert {point for cell in chosen for point in cell.settings["points"]} == {first, last}
+        assert {cell.method for cell in chosen} == set(figure.presets["paper"].seeds)
+        with pytest.raises(
+            ValueError, match=rf"{figure.name} has no point 777 in the preset paper: choose from {first},"
+        ):
+            figure.cells("paper", [first, 777])
+
     def test_a_curve_over_passes_ends_where_the_method_does(self):
         ends = {
             (preset, cell.method): cell.settings["points"][-1]

@@ -59,8 +59,13 @@ def _reproduce(
     ] = PresetChoice.QUICK,
     jobs: Annotated[int, typer.Option(min=1, help="Processes, each of one thread.")] = os.cpu_count() or 1,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("reproduction"),
+    points: Annotated[
+        list[int] | None, typer.Option("--point", help="A point of the figure's sweep, of which to compute no others.")
+    ] = None,
 ) -> None:
     """Make the paper's figures: tables, pictures over the published curves, timings, and a page of it all.
+
+    ``bayeslista reproduce layers --preset paper --point 4 --point 10`` computes two depths of one figure.
 
     Finished parts are kept in the folder: after an interrupt, of whatever kind, the same command goes on from there.
     """
@@ -68,7 +73,9 @@ def _reproduce(
     if not can_draw_charts():
         print(STILL_PICTURES, file=sys.stderr)
     try:
-        found = reproduce(chosen, preset.value, out, jobs)
+        found = reproduce(chosen, preset.value, out, jobs, points=points or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--point") from error
     except OSError as error:
         print(f"Cannot write to {out}: {error}", file=sys.stderr)
         raise typer.Exit(1) from error

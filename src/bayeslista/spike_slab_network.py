@@ -295,7 +295,7 @@ def default_scalars(
     n_propagation_layers: int,
     dtype: DTypeLike = np.float64,
     *,
-    n_further_layers: int = 8,
+    n_further_layers: int = 10,
     tempered: bool = True,
 ) -> NetworkScalars:
     """Scalars that serve untrained, on problems of many sizes.
@@ -306,7 +306,7 @@ def default_scalars(
         How many layers of each kind.
     dtype : dtype
         Floating type of the result.
-    n_further_layers : int, default=8
+    n_further_layers : int, default=10
         How many more of the second kind for signals in doubt.
     tempered : bool, default=True
         Whether log-odds are softened where there are layers of expectation propagation; without it both kinds of

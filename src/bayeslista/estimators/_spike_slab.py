@@ -38,8 +38,8 @@ from bayeslista.spike_slab_network import (
     run_network,
 )
 
-_PROPAGATION_LAYERS, _FURTHER_LAYERS = 5, 8
-_SHARE_IN_DOUBT, _DOUBT_SIGNALS = 0.3, 512
+_PROPAGATION_LAYERS, _FURTHER_LAYERS = 5, 10
+_SHARE_IN_DOUBT, _DOUBT_SIGNALS = 0.35, 512
 _CHUNK_BLOCKS = 16  # that go through the early layers before signals in doubt are gathered
 _BLOCK_NUMBERS = 2**20  # in the arrays of a block that a layer goes through
 _ARRAYS = 64  # of the size of the codes, in a layer of vector AMP

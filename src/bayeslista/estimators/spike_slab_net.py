@@ -36,8 +36,8 @@ class SpikeSlabNet(DistributionalSparseCoder):
         How many layers, of both kinds together.
     mode : {"accurate", "fast"}, default="accurate"
         "fast" has layers of vector AMP only. In "accurate" the last five are of expectation propagation, which take a
-        factorisation for every signal, and the three signals in ten that then are most in doubt go through up to
-        eight more.
+        factorisation for every signal, and the third of the signals that is then most in doubt goes through up to ten
+        more.
     design_matrix : array-like of shape (n_observed, n_components), default=None
         ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer.
     prob_active : float, default=None

@@ -1,7 +1,7 @@
 """How a figure is described: a title, axes, and for each preset the cells that make it."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bayeslista.experiments.cells import Cell
@@ -76,9 +76,15 @@ class Figure:
     compare: Callable[[Sequence[Any]], list[tuple[str, ...]]] | None = None
     comparison: str = ""
 
-    def cells(self, preset: str) -> list[Cell]:
-        """The cells of a preset, always in the same order."""
-        return self.make_cells(self.name, self.presets[preset])
+    def cells(self, preset: str, points: Sequence[int] = ()) -> list[Cell]:
+        """The cells of a preset, always in the same order; of some points only, if any are named."""
+        chosen = self.presets[preset]
+        if strange := sorted(set(points) - set(chosen.points)):
+            known = ", ".join(f"{point}" for point in chosen.points)
+            raise ValueError(f"{self.name} has no point {strange[0]} in the preset {preset}: choose from {known}.")
+        if points:
+            chosen = replace(chosen, points=[point for point in chosen.points if point in points])
+        return self.make_cells(self.name, chosen)
 
 
 def sweep_cells(figure: str, task: str, preset: Preset, at_once: Container[str]) -> list[Cell]:

@@ -51,6 +51,7 @@ def reproduce(
     out: str | os.PathLike[str],
     jobs: int = 1,
     progress: bool = True,
+    points: Sequence[int] = (),
 ) -> Reproduction:
     """Compute figures of the paper and write them to a folder.
 
@@ -70,6 +71,8 @@ def reproduce(
         How many processes, each of one thread.
     progress : bool, default=True
         Whether to show a progress bar.
+    points : sequence of int, default=()
+        Points of the sweeps to compute; none are all.
 
     Returns
     -------
@@ -80,6 +83,8 @@ def reproduce(
     ------
     OSError
         If the folder cannot be written to.
+    ValueError
+        If a figure has no such point.
 
     Examples
     --------
@@ -98,9 +103,10 @@ def reproduce(
     >>> [record.x for record in found.records["layers"]]
     [2, 3]
     """
+    cells = [cell for figure in figures for cell in figure.cells(preset, points)]
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    results = run([cell for figure in figures for cell in figure.cells(preset)], folder / "cells", jobs, progress)
+    results = run(cells, folder / "cells", jobs, progress)
     records: dict[str, list[Record]] = {figure.name: [] for figure in figures}
     for cell, outcome in results.finished:
         records[cell.figure] += [

@@ -26,7 +26,8 @@ from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, answer, r
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
 _DOUBT = 1e-3
-_PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _RIDGE, _HEAD_REACH, _HEAD_STEPS = 3.0, 0.15, 1e-3, 1.5, 40
+_PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 5.0, 0.5, 5.0, 1e-4
+_RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
 
 
 class Info(NamedTuple):
@@ -171,12 +172,19 @@ def _mean(belief: Denoised) -> Array:
 @jax.jit
 @jax.value_and_grad
 def _head_loss(flat: Array, problem: Problem, observations: Array, codes: Array, state: NetworkState) -> Array:
-    """Loss of the head: with a higher price on errors, and one on variances that are not the mean squared error."""
+    """Loss of the head: with a higher price on errors, and prices on what is not calibrated.
+
+    Variances should be the mean squared error, and in every tenth of P(active) its mean the share that is active.
+    """
     belief = answer(problem, observations, state, _head(flat))
     chance, mean = jax.nn.sigmoid(belief.log_odds), _mean(belief)
     var = jnp.mean(chance * (belief.slab_var + (1 - chance) * belief.slab_mean**2))
     gap = jnp.log(var / jnp.mean((mean - codes) ** 2))
-    return _loss(problem, belief, codes, _PRICE_OF_ERROR) + _PRICE_OF_VARIANCE * gap**2
+    tenth = jnp.clip((10 * jax.lax.stop_gradient(chance)).astype(int), 0, 9).ravel()
+    excess = jax.ops.segment_sum((chance - (codes != 0)).ravel(), tenth, 10) / codes.size
+    miscalibration = jnp.sum(jnp.sqrt(excess**2 + _SMOOTH**2))
+    loss = _loss(problem, belief, codes, _PRICE_OF_ERROR)
+    return loss + _PRICE_OF_VARIANCE * gap**2 + _PRICE_OF_MISCALIBRATION * miscalibration
 
 
 def _head(flat: Array) -> HeadScalars:
