@@ -47,9 +47,9 @@ _FOLDS = 5
 _ENOUGH_TO_DRAW_FROM = 60  # nonzero coefficients
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
-_BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE, _TRAINING_TYPE = 64, 8, 10, 0.02, np.float32
+_BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE = 64, 8, 10, 0.02
 _HEAD_BATCHES = 48
-_TRAINING_WORK = 1e11  # products of numbers, a minute or so
+_TRAINING_WORK = 6e10  # products of numbers, less than a minute
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
 _EM_STEPS, _EM_REACH, _EM_TOLERANCE = 15, 0.7, 5e-3
 _EM_NUMBERS, _EM_SIGNALS = 2**16, (256, 2048)  # observed values, and the signals they may make
@@ -168,13 +168,14 @@ class SpikeSlabLearner:
         n_steps, batch = self._affordable(n_steps)
         if self.base is not None or n_steps == 0:
             return
-        # A few scalars do not need double precision.
-        problem, tempered = (_cast(part, _TRAINING_TYPE) for part in (self.problem._replace(rough=None), self.scalars))
-        plain = self._default_scalars(_TRAINING_TYPE, tempered=False)
+        # Scalars learned in single precision would not suit layers that cannot do with it.
+        dtype = np.dtype(np.float32) if self.problem.rough is not None else self.dtype
+        problem, tempered = (_cast(part, dtype) for part in (self.problem._replace(rough=None), self.scalars))
+        plain = self._default_scalars(dtype, tempered=False)
 
         def pairs(n: int) -> list[Numbers]:
             Y, B = self._simulate(n, random)
-            return [_cast(part, _TRAINING_TYPE) for part in (self._reduce(Y), B)]
+            return [_cast(part, dtype) for part in (self._reduce(Y), B)]
 
         judges = pairs(4 * batch)
 
@@ -184,7 +185,7 @@ class SpikeSlabLearner:
 
         start = min(tempered, plain, key=loss)
         batches = (part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch))
-        trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, _TRAINING_TYPE))
+        trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, dtype))
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
         Y, B = pairs(_HEAD_BATCHES * batch)
         candidates = []
