@@ -137,10 +137,10 @@ def test_calibration_by_simulation_does_no_harm_and_is_reproducible():
 
 
 def test_calibration_of_large_matrices_is_cut_short(data, model):
-    assert model._learner._affordable(60) == (60, 64)
-    problem = SimpleNamespace(design_matrix=np.broadcast_to(0.0, (1000, 2000)))
+    assert model._learner._affordable(60) == (60, 64, 3072)
+    problem = SimpleNamespace(design_matrix=np.broadcast_to(0.0, (1000, 2000)), rough=None)
     large = SimpleNamespace(n_propagation_layers=6, n_layers=20, problem=problem)
-    assert _spike_slab.SpikeSlabLearner._affordable(large, 60) == (0, 8)
+    assert _spike_slab.SpikeSlabLearner._affordable(large, 60) == (0, 8, 128)
 
 
 def test_steps_without_a_gradient_are_warned_of(data, monkeypatch):

@@ -48,8 +48,8 @@ _ENOUGH_TO_DRAW_FROM = 60  # nonzero coefficients
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
 _BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE = 64, 8, 10, 0.02
-_HEAD_BATCHES = 48
-_TRAINING_WORK = 6e10  # products of numbers, less than a minute
+_TRAINING_WORK, _HEAD_WORK = 1e11, 2e11  # products of numbers, less than a minute
+_HEAD_PAIRS = 128, 3072
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
 _EM_STEPS, _EM_REACH, _EM_TOLERANCE = 15, 0.7, 5e-3
 _EM_NUMBERS, _EM_SIGNALS = 2**16, (256, 2048)  # observed values, and the signals they may make
@@ -103,7 +103,7 @@ class SpikeSlabLearner:
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        self.scalars = self._default_scalars(self.dtype)
+        self.scalars = self._default_scalars()
 
     def take_in(self, Y: Numbers, B: Numbers) -> None:
         """Add pairs to the sums; every fifth pair of the stream is of the same fold."""
@@ -165,35 +165,36 @@ class SpikeSlabLearner:
 
     def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
         """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
-        n_steps, batch = self._affordable(n_steps)
+        n_steps, batch, n_head = self._affordable(n_steps)
         if self.base is not None or n_steps == 0:
             return
-        # Scalars learned in single precision would not suit layers that cannot do with it.
-        dtype = np.dtype(np.float32) if self.problem.rough is not None else self.dtype
-        problem, tempered = (_cast(part, dtype) for part in (self.problem._replace(rough=None), self.scalars))
-        plain = self._default_scalars(dtype, tempered=False)
+        problem, tempered, plain = self.problem, self.scalars, self._default_scalars(tempered=False)
 
-        def pairs(n: int) -> list[Numbers]:
+        def pairs(n: int) -> tuple[Numbers, Numbers]:
             Y, B = self._simulate(n, random)
-            return [_cast(part, dtype) for part in (self._reduce(Y), B)]
+            return self._reduce(Y), B.astype(self.dtype)
 
         judges = pairs(4 * batch)
 
         def loss(scalars: NetworkScalars) -> float:
-            state = self._layers(problem, judges[0], scalars)
-            return float(loss_of_head(problem, *judges, state, scalars.head))
+            return float(loss_of_head(problem, *judges, self._layers(judges[0], scalars), scalars.head))
 
         start = min(tempered, plain, key=loss)
-        batches = (part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch))
-        trained, info = train_scalars(start, problem, *batches, cosine_rates(n_steps, _RATE, dtype))
+        batches = [part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch)]
+        # Scalars learned in single precision would not suit layers that cannot do with it.
+        dtype = self.dtype if problem.rough is None else np.dtype(np.float32)
+        alone = _cast(problem._replace(rough=None), dtype)
+        trained, info = train_scalars(
+            _cast(start, dtype), alone, *_cast(batches, dtype), cosine_rates(n_steps, _RATE, dtype)
+        )
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
-        Y, B = pairs(_HEAD_BATCHES * batch)
+        Y, B = pairs(n_head)
         candidates = []
-        for scalars in (start, trained):
-            head = fit_head(problem, Y, B, self._layers(problem, Y, scalars), scalars.head)
-            candidates.append(scalars._replace(head=head))
+        for scalars in (start, _cast(trained, self.dtype)):
+            head = fit_head(alone, *_cast((Y, B, self._layers(Y, scalars), scalars.head), dtype))
+            candidates.append(scalars._replace(head=_cast(head, self.dtype)))
         errors = [loss(scalars) for scalars in candidates]
-        self.scalars = _cast(candidates[errors[1] < errors[0]], self.dtype)  # never where it is NaN
+        self.scalars = candidates[errors[1] < errors[0]]  # never where it is NaN
         self._learn_doubt()
 
     def output(self, Y: Numbers) -> Output:
@@ -263,11 +264,11 @@ class SpikeSlabLearner:
     def _reduce(self, Y: Numbers) -> Numbers:
         return np.asarray(Y if self.rotation is None else Y @ self.rotation, self.dtype)
 
-    def _default_scalars(self, dtype: Any, tempered: bool = True) -> NetworkScalars:
+    def _default_scalars(self, tempered: bool = True) -> NetworkScalars:
         n_propagation = min(_PROPAGATION_LAYERS, self.n_layers) if self.mode == "accurate" else 0
         n_further = min(_FURTHER_LAYERS, self.n_layers) if n_propagation else 0
         return default_scalars(
-            self.n_layers - n_propagation, n_propagation, dtype, n_further_layers=n_further, tempered=tempered
+            self.n_layers - n_propagation, n_propagation, self.dtype, n_further_layers=n_further, tempered=tempered
         )
 
     def _run(self, Y: Numbers) -> Denoised:
@@ -280,28 +281,22 @@ class SpikeSlabLearner:
         problem, scalars = self.problem, self.scalars
         if not len(scalars.further_layers.offset):
             return in_blocks(lambda rows: run_network(problem, rows, scalars), Y, self._block())
-        state = self._to_the_last(problem, Y, scalars, self.most_doubt)
-        return in_blocks(lambda rows: _finish(problem, *rows, scalars), (Y, state), self._block())
+        rows = Y, self._layers(Y, scalars, self.most_doubt)
+        return in_blocks(lambda rows: answer(problem, *rows, scalars.head), rows, self._block())
 
-    def _layers(self, problem: Problem, Y: Numbers, scalars: NetworkScalars) -> NetworkState:
-        """All layers, of simulated signals."""
-        state = self._to_the_last(problem, Y, scalars)
-        return in_blocks(lambda rows: _last(problem, *rows, scalars), (Y, state), self._block())
-
-    def _to_the_last(
-        self, problem: Problem, Y: Numbers, scalars: NetworkScalars, most_doubt: float | None = None
-    ) -> NetworkState:
-        """Early layers, and further ones for signals in too much doubt; by default, for a share of these signals."""
-        state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, self._block())
+    def _layers(self, Y: Numbers, scalars: NetworkScalars, most_doubt: float | None = None) -> NetworkState:
+        """All layers, and further ones for signals in too much doubt; by default, for a share of these signals."""
+        problem, block = self.problem, self._block()
+        state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, block)
         if len(scalars.further_layers.offset):
             doubts = np.asarray(doubt(problem, state))
             in_doubt = doubts > (_usual_most(doubts) if most_doubt is None else most_doubt)
             if in_doubt.any():
                 rows = Y[in_doubt], NetworkState(*(part[in_doubt] for part in state))
-                further = in_blocks(lambda rows: _further(problem, *rows, scalars), rows, self._block())
+                further = in_blocks(lambda rows: _further(problem, *rows, scalars), rows, block)
                 for part, new in zip(state, further, strict=True):
                     part[in_doubt] = new
-        return state
+        return in_blocks(lambda rows: _last(problem, *rows, scalars), (Y, state), block)
 
     def _learn_doubt(self) -> None:
         """From which doubt on further layers are worth it: few simulated signals reach it."""
@@ -337,14 +332,17 @@ class SpikeSlabLearner:
         shape = size.sum() ** 2 / max(active.sum() * square.sum(), tiny)
         return np.maximum([active.mean(), noise_var, power, shape], tiny)
 
-    def _affordable(self, n_steps: int) -> tuple[int, int]:
-        """Steps and pairs a step, fewer for large matrices, of which many layers' asymptotics hold untrained."""
+    def _affordable(self, n_steps: int) -> tuple[int, int, int]:
+        """Steps, pairs a step and pairs for the head, fewer for large matrices, whose layers need less training."""
         n_observed, n_components = self.problem.design_matrix.shape
         work = self.n_propagation_layers * n_observed**2 * (n_observed + 2 * n_components)
         work += 4 * self.n_layers * n_observed * n_components
+        if self.problem.rough is None:
+            work *= 2
         batch = int(np.clip(_TRAINING_WORK / (work * max(n_steps, 1)), _LEAST_BATCH, _BATCH))
         affordable = int(_TRAINING_WORK / (work * batch))
-        return (min(n_steps, affordable) if affordable >= _LEAST_STEPS else 0), batch
+        n_head = int(np.clip(_HEAD_WORK / (4 * work), *_HEAD_PAIRS))
+        return (min(n_steps, affordable) if affordable >= _LEAST_STEPS else 0), batch, n_head
 
     def _structured(self) -> Base | None:
         """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error."""
@@ -393,11 +391,6 @@ def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tup
 
 
 _early, _further, _last = jax.jit(early_layers), jax.jit(further_layers), jax.jit(last_layers)
-
-
-@jax.jit
-def _finish(problem: Problem, Y: Numbers, state: NetworkState, scalars: NetworkScalars) -> Denoised:
-    return answer(problem, Y, last_layers(problem, Y, state, scalars), scalars.head)
 
 
 def _usual_most(doubts: Any) -> float:

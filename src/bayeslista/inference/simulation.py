@@ -180,8 +180,8 @@ def _head_loss(flat: Array, problem: Problem, observations: Array, codes: Array,
     chance, mean = jax.nn.sigmoid(belief.log_odds), _mean(belief)
     var = jnp.mean(chance * (belief.slab_var + (1 - chance) * belief.slab_mean**2))
     gap = jnp.log(var / jnp.mean((mean - codes) ** 2))
-    tenth = jnp.clip((10 * jax.lax.stop_gradient(chance)).astype(int), 0, 9).ravel()
-    excess = jax.ops.segment_sum((chance - (codes != 0)).ravel(), tenth, 10) / codes.size
+    tenth = jnp.clip(jnp.floor(10 * jax.lax.stop_gradient(chance)), 0, 9)
+    excess = jnp.stack([jnp.sum(jnp.where(tenth == i, chance - (codes != 0), 0.0)) for i in range(10)]) / codes.size
     miscalibration = jnp.sum(jnp.sqrt(excess**2 + _SMOOTH**2))
     loss = _loss(problem, belief, codes, _PRICE_OF_ERROR)
     return loss + _PRICE_OF_VARIANCE * gap**2 + _PRICE_OF_MISCALIBRATION * miscalibration
