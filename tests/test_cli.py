@@ -69,7 +69,7 @@ def test_where_plotly_is_missing_this_is_said_first_and_pictures_are_still(argum
 
 def test_a_failed_cell_shows_in_the_exit_code_and_its_reason_on_the_screen(arguments, tmp_path, monkeypatch):
     failures = [Failure(cell, "Traceback\nRuntimeError: no luck") for cell in fake_cells.cells(2)]
-    monkeypatch.setattr(cli, "reproduce", lambda *_: Reproduction({"layers": []}, failures))
+    monkeypatch.setattr(cli, "reproduce", lambda *_, **__: Reproduction({"layers": []}, failures))
     done = runner.invoke(app, arguments)
     assert done.exit_code == 1
     assert "2 of layers, ISTA: RuntimeError: no luck" in done.output
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(arguments, tmp_path):
 
 
 def test_an_interrupt_says_that_nothing_is_lost(arguments, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "reproduce", interrupted)
@@ -96,11 +96,11 @@ def test_an_interrupt_says_that_nothing_is_lost(arguments, monkeypatch):
 def test_all_means_every_figure(monkeypatch, tmp_path):
     asked = []
 
-    def reproduce(figures, preset, out, jobs):
-        asked.extend((figure.name, preset, out, jobs) for figure in figures)
+    def reproduce(figures, preset, out, jobs, points):
+        asked.extend((figure.name, preset, out, jobs, points) for figure in figures)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "reproduce", reproduce)
-    runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path)])
+    runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path), "--point", "4"])
     names = ["layers", "undersampling", "mnist_k100", "mnist_k250", "active"]
-    assert asked == [(name, "paper", tmp_path, 3) for name in names]
+    assert asked == [(name, "paper", tmp_path, 3, [4]) for name in names]

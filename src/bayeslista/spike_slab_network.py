@@ -26,7 +26,7 @@ from bayeslista.message_passing import (
 
 _USUAL_DOUBT, _DOUBT_FLOOR = 0.1, 0.01
 _FURTHER_DAMPING, _FINAL_TEMPER = 1.0, 0.37
-_LAST_VECTOR_LAYERS, _LAST_PROPAGATION_LAYERS = 2, 1  # which correct what single precision lost
+_LAST_LAYERS = 2  # of the last kind, which correct what single precision lost
 
 
 class HeadScalars(NamedTuple):
@@ -357,11 +357,9 @@ def _propagate(
 
 def _split(scalars: NetworkScalars) -> tuple[NetworkScalars, NetworkScalars]:
     """All layers but the last ones of the last kind, and those."""
-    kind, n_last = "vector_layers", _LAST_VECTOR_LAYERS
-    if len(scalars.propagation_layers.offset):
-        kind, n_last = "propagation_layers", _LAST_PROPAGATION_LAYERS
-    early = jax.tree.map(lambda part: part[:-n_last], getattr(scalars, kind))
-    last = jax.tree.map(lambda part: part[-n_last:], getattr(scalars, kind))
+    kind = "propagation_layers" if len(scalars.propagation_layers.offset) else "vector_layers"
+    early = jax.tree.map(lambda part: part[:-_LAST_LAYERS], getattr(scalars, kind))
+    last = jax.tree.map(lambda part: part[-_LAST_LAYERS:], getattr(scalars, kind))
     none = jax.tree.map(lambda part: part[:0], scalars.vector_layers)
     return scalars._replace(**{kind: early}), scalars._replace(**{"vector_layers": none, kind: last})
 
