@@ -26,6 +26,7 @@ from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, answer, r
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
 _DOUBT = 1e-3
+_LEAST_POWER = 0.5  # of a code, in units of the mean, that errors are divided by
 _PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 5.0, 0.5, 5.0, 1e-4
 _RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
 
@@ -157,8 +158,9 @@ def _loss(problem: Problem, belief: Denoised, codes: Array, price_of_error: floa
     error = jnp.sum((_mean(belief) - codes) ** 2, axis=1)
     power = jnp.sum(codes**2, axis=1)
     counted = power > 0
-    # A root has no derivative at zero.
-    relative = jnp.sqrt(error / jnp.where(counted, power, 1.0) + jnp.finfo(error.dtype).eps)
+    # Relative to next to nothing, the best prediction would be nothing. A root has no derivative at zero.
+    size = jnp.maximum(jnp.maximum(power, _LEAST_POWER * jnp.mean(power)), jnp.finfo(error.dtype).tiny)
+    relative = jnp.sqrt(error / size + jnp.finfo(error.dtype).eps)
     slab = problem.prior.mean**2 + problem.prior.var
     scale = jnp.sqrt(jnp.mean(jnp.sum(jnp.exp(problem.prior.log_weight)[:, None] * slab, axis=0)))
     score = jnp.mean(log_score(belief, codes, _DOUBT, scale))
