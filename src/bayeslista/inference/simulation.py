@@ -26,7 +26,7 @@ from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, answer, r
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
 _DOUBT = 1e-3
-_LEAST_POWER = 0.5  # of a code, in units of the mean, that errors are divided by
+_LEAST_POWER = 0.3  # of a code, in units of the mean, that errors are divided by
 _PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 5.0, 0.5, 5.0, 1e-4
 _RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
 
