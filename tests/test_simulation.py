@@ -63,7 +63,7 @@ def layers():
     X = random.standard_normal((4, 6))
     with jax.enable_x64(True):
         problem = make_problem(X, 0.1, slab_prior(0.3, 0.0, 1.0, n_components=6))
-    return problem, simulate_pairs(X, 0.1, 0.3, SLAB, 512, random), simulate_pairs(X, 0.1, 0.3, SLAB, 512, random)
+    return problem, simulate_pairs(X, 0.1, 0.3, SLAB, 2048, random), simulate_pairs(X, 0.1, 0.3, SLAB, 2048, random)
 
 
 def test_the_head_mends_itself_and_predicts_its_own_error(layers):
