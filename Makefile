@@ -33,7 +33,7 @@ types: $(READY)  ## static types
 # XLA's older code generator, in little more than half the time.
 XLA := --xla_cpu_multi_thread_eigen=false --xla_cpu_parallel_codegen_split_count=1
 # What one process has compiled, the others read; a largest size makes them take turns at writing.
-CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
+CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.jax_cache" JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 PYTEST := $(CACHE) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov
 

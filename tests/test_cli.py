@@ -101,6 +101,6 @@ def test_all_means_every_figure(monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "reproduce", reproduce)
-    runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path), "--point", "4"])
+    runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path), "--point", "10"])
     names = ["layers", "undersampling", "mnist_k100", "mnist_k250", "active"]
-    assert asked == [(name, "paper", tmp_path, 3, [4]) for name in names]
+    assert asked == [(name, "paper", tmp_path, 3, [10]) for name in names]

@@ -77,6 +77,12 @@ class TestDescriptions:
         ):
             figure.cells("paper", [first, 777])
 
+    def test_a_method_has_no_cell_beyond_its_end(self):
+        chosen = mnist.FIGURE_100.cells("standard", [499])
+        assert "LISTA" in {cell.method for cell in chosen}
+        assert not {"BayesLISTA", "BayesLISTA, published"} & {cell.method for cell in chosen}
+        assert all(cell.settings["points"] == [499] for cell in chosen)
+
     def test_a_curve_over_passes_ends_where_the_method_does(self):
         ends = {
             (preset, cell.method): cell.settings["points"][-1]

@@ -73,9 +73,12 @@ def _reproduce(
     if not can_draw_charts():
         print(STILL_PICTURES, file=sys.stderr)
     try:
-        found = reproduce(chosen, preset.value, out, jobs, points=points or ())
+        for each in chosen:
+            each.cells(preset.value, points or ())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--point") from error
+    try:
+        found = reproduce(chosen, preset.value, out, jobs, points=points or ())
     except OSError as error:
         print(f"Cannot write to {out}: {error}", file=sys.stderr)
         raise typer.Exit(1) from error

@@ -224,9 +224,10 @@ def propagation_layer(
     return propagation_layers(problem, observations, state, one)
 
 
-def _propagate(
+def _update_sites(
     problem: Problem, products: Array | None, observations: Array, state: NetworkState, scalars: LayerScalars
 ) -> NetworkState:
+    """One layer of expectation propagation, given the products of rows that all layers share."""
     X = problem.design_matrix
     limits = jnp.finfo(observations.dtype)
     site_var = 1 / state.site_precision
@@ -376,7 +377,7 @@ def propagation_layers(
     products = _products(problem.design_matrix)
 
     def layer(before: NetworkState, own: LayerScalars) -> tuple[NetworkState, None]:
-        return _propagate(problem, products, observations, before, own), None
+        return _update_sites(problem, products, observations, before, own), None
 
     return jax.lax.scan(layer, state, scalars)[0]
 

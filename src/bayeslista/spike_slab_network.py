@@ -1,7 +1,7 @@
 """Spike-and-slab layers as a network: their scalars, all layers in a row, and the head that makes them an answer.
 
-A network runs in three parts: its early layers; further layers for those signals that are still in doubt, which are
-few and cause most of the error; and its last layers. Where the noise allows, all but the last run in single precision.
+A network runs in three parts: its early layers; further layers for those signals that are still in doubt, which cause
+most of the error; and its last layers. Where the noise allows, all but these two run in single precision.
 """
 
 from typing import Any, NamedTuple
@@ -251,8 +251,8 @@ def answer(problem: Problem, observations: Float[Array, "n K"], state: NetworkSt
     """
     residual = mean_residual(problem, observations, state)
     misfit, count, _ = fit_of(problem, residual, state.mean, state.var, state.prob_active)
-    open_share = jnp.log(doubt(problem, state)[:, None] / _USUAL_DOUBT + _DOUBT_FLOOR)
-    features = jnp.concatenate([jnp.ones_like(misfit), misfit, count, open_share], axis=1)
+    log_doubt = jnp.log(doubt(problem, state)[:, None] / _USUAL_DOUBT + _DOUBT_FLOOR)
+    features = jnp.concatenate([jnp.ones_like(misfit), misfit, count, log_doubt], axis=1)
     temper = jnp.exp(features @ head.log_temper)[:, None]
     widening = jnp.exp(features @ head.log_widening)[:, None]
     belief = denoise(state.cavity_mean, state.cavity_var, problem.prior, 1.0, 0.0, widening)

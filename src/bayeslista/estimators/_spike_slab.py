@@ -48,7 +48,7 @@ _ENOUGH_TO_DRAW_FROM = 60  # nonzero coefficients
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
 _BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE = 64, 8, 10, 0.02
-_TRAINING_WORK, _HEAD_WORK = 1e11, 2e11  # products of numbers, less than a minute
+_TRAINING_WORK, _HEAD_WORK = 1e11, 2e11  # products of numbers, a minute or so together
 _HEAD_PAIRS = 128, 3072
 _USUAL_QUANTILE, _USUAL_SIGNALS = 0.999, 2000
 _EM_STEPS, _EM_REACH, _EM_TOLERANCE = 15, 0.7, 5e-3
@@ -273,7 +273,7 @@ class SpikeSlabLearner:
 
     def _run(self, Y: Numbers) -> Denoised:
         size = _CHUNK_BLOCKS * self._block()
-        chunks = [self._answer(Y[begin : begin + size]) for begin in range(0, max(len(Y), 1), size)]
+        chunks = [self._answer(Y[begin : begin + size]) for begin in range(0, len(Y), size)]
         belief: Any = [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
         return Denoised(*belief)
 

@@ -48,8 +48,8 @@ class SpikeSlabNet(DistributionalSparseCoder):
     noise_std : float, default=None
         Standard deviation of the noise. None learns it.
     calibration_steps : int, default=60
-        Steps of Adam on simulated pairs, of which each sees 64. Large matrices get fewer of both, so that it takes a
-        minute at most, or none. 0 keeps scalars that serve untrained.
+        Steps of Adam on simulated pairs, of which each sees 64. Large matrices get fewer of both, so that it takes
+        about a minute, or none. 0 keeps scalars that serve untrained.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.

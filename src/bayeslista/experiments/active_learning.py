@@ -174,7 +174,7 @@ def compare_with_random(records: Sequence[Record]) -> list[tuple[str, ...]]:
         for name in (f"{strategy} ({method})" for strategy in learner.strategies if strategy != "random"):
             chosen, at_random = errors.get(name, {}), errors.get(f"random ({method})", {})
             less = [[error - at_random[key] for key, error in chosen.items() if key[1] == x] for x in points]
-            if chosen:
+            if chosen and points:
                 p_value = f"{ttest_1samp(less[-1], 0.0).pvalue:.2g}" if len(less[-1]) > 1 else ""
                 rows.append((name, f"{len(less[-1])}", *(f"{np.mean(each):.4f}" for each in less), p_value))
     return rows

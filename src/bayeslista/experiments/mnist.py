@@ -66,7 +66,7 @@ def _cells(figure: str, preset: Preset) -> list[Cell]:
     for method, n_seeds in preset.seeds.items():
         most = preset.passes.get(method, preset.points[-1])
         points = [x for x in preset.points if x <= most]
-        whole: list[tuple[int | None, list[int]]] = [(None, points)]
+        whole: list[tuple[int | None, list[int]]] = [(None, points)] if points else []
         parts = [(x, [x]) for x in points] if method in _REFITTED else whole
         for seed in range(n_seeds):
             cells += [Cell(figure, method, x, seed, task, settings(method, preset, part)) for x, part in parts]
