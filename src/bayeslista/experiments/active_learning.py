@@ -33,17 +33,20 @@ _ADDITIONS = tuple(range(11))
 _PUBLISHED, _DEFAULT = "BayesLISTA, published", "BayesLISTA"
 
 
-def _preset(points: tuple[int, ...], repeats: int, published: int, default: int, per_addition: int) -> Preset:
-    """With the passes of each network before the first addition; the default network makes as many after each."""
-    seeds = {_PUBLISHED: repeats, _DEFAULT: repeats}
+def _preset(points: tuple[int, ...], seeds: tuple[int, int], passes: tuple[int, int], per_addition: int) -> Preset:
+    """For the published and the default network, the repeats and the passes before the first addition.
+
+    After an addition the published network makes `per_addition` passes, and the default one as many as before.
+    """
+    networks = _PUBLISHED, _DEFAULT
     sizes = _SIZES | {"passes_per_addition": per_addition}
-    return Preset(points, seeds, {_PUBLISHED: published, _DEFAULT: default}, sizes)
+    return Preset(points, dict(zip(networks, seeds, strict=True)), dict(zip(networks, passes, strict=True)), sizes)
 
 
 PRESETS = {
-    "quick": _preset((0, 1), 1, 5, 1, 2),
-    "standard": _preset(_ADDITIONS, 20, 20, 2, 3),
-    "paper": _preset(_ADDITIONS, 20, 50, 5, 10),
+    "quick": _preset((0, 1), (1, 1), (5, 1), 2),
+    "standard": _preset(_ADDITIONS, (6, 20), (20, 2), 3),
+    "paper": _preset(_ADDITIONS, (20, 20), (50, 5), 10),
 }
 _OF_THE_PAPER: dict[str, Acquisition | str] = {"active": total_variance, "random": "random"}
 
