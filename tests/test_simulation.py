@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from scipy.special import expit
 from scipy.stats import norm
 
 from bayeslista.denoiser import Denoised, slab_prior
@@ -54,7 +55,16 @@ def test_doubt_leaves_a_share_to_a_wide_slab_and_bounds_the_cost():
     belief = Denoised(np.full((1, 2), 50.0), np.ones((1, 2)), np.full((1, 2), 1e-4))
     codes, scale, doubt = np.array([[1.0, -1.0]]), 2.0, 1e-3
     mixture = (1 - doubt) * norm.pdf(codes, 1.0, 0.01) + doubt * norm.pdf(codes, 0.0, scale)
-    np.testing.assert_allclose(log_score(belief, codes, doubt, scale), np.log(mixture), rtol=1e-9)
+    np.testing.assert_allclose(log_score(belief, codes, doubt, scale), np.log(mixture) + doubt**2, rtol=1e-9)
+
+
+@pytest.mark.parametrize("log_odds", [-1e4, 0.0, 1e4])
+def test_doubt_bounds_the_cost_of_a_wrong_support(log_odds):
+    belief = Denoised(np.full((1, 2), log_odds), np.ones((1, 2)), np.ones((1, 2)))
+    codes, doubt = np.array([[0.0, 1.0]]), 1e-3
+    chance = np.array([[expit(-log_odds), expit(log_odds)]])
+    density = np.where(codes == 0, 1.0, (1 - doubt) * norm.pdf(0.0) + doubt * norm.pdf(codes))
+    np.testing.assert_allclose(log_score(belief, codes, doubt), np.log((chance + doubt**2) * density), rtol=1e-9)
 
 
 @pytest.fixture(scope="module")

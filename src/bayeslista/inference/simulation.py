@@ -27,7 +27,7 @@ _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
 _DOUBT = 1e-3
 _LEAST_POWER = 0.3  # of a code, in units of the mean, that errors are divided by
-_PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 5.0, 0.5, 5.0, 1e-4
+_PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 20.0, 3.0, 5.0, 1e-4
 _RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
 
 
@@ -50,7 +50,8 @@ def log_score(
     codes : array of shape (n, D)
         The truth.
     doubt : float, default=0.0
-        Share of the slab that is left to a Gaussian about zero, which bounds what a single code can cost.
+        Share of the slab that is left to a Gaussian about zero; its square bounds from below what counts as the
+        probability of being active or not. Together they bound what a single code can cost.
     scale : float
         Its standard deviation.
 
@@ -70,10 +71,12 @@ def log_score(
     """
     var = jnp.maximum(belief.slab_var, jnp.finfo(belief.slab_var.dtype).tiny)
     density = -0.5 * ((codes - belief.slab_mean) ** 2 / var + jnp.log(var)) - _HALF_LOG_TWO_PI
+    chance = jax.nn.log_sigmoid(jnp.where(codes == 0, -belief.log_odds, belief.log_odds))
     if doubt:
+        chance = jnp.logaddexp(chance, 2 * np.log(doubt))
         wide = -0.5 * (codes / scale) ** 2 - jnp.log(scale) - _HALF_LOG_TWO_PI
         density = jnp.logaddexp(density + np.log1p(-doubt), wide + np.log(doubt))
-    return jnp.where(codes == 0, jax.nn.log_sigmoid(-belief.log_odds), jax.nn.log_sigmoid(belief.log_odds) + density)
+    return jnp.where(codes == 0, chance, chance + density)
 
 
 def objective(
