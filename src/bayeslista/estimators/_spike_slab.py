@@ -1,6 +1,7 @@
 """What SpikeSlabNet learns and how it predicts, in units of its own."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,14 @@ from bayeslista.generative import (
     observed_slab,
     simulate_pairs,
 )
-from bayeslista.inference.simulation import cosine_rates, fit_head, log_score, loss_of_head, train_scalars
+from bayeslista.inference.simulation import (
+    PRICE_OF_ERROR,
+    cosine_rates,
+    fit_head,
+    log_score,
+    loss_of_head,
+    train_scalars,
+)
 from bayeslista.message_passing import NetworkState, Problem, expected_residual, make_problem
 from bayeslista.spike_slab_network import (
     NetworkScalars,
@@ -176,10 +184,11 @@ class SpikeSlabLearner:
 
         judges = pairs(4 * batch)
 
-        def loss(scalars: NetworkScalars) -> float:
-            return float(loss_of_head(problem, *judges, self._layers(judges[0], scalars), scalars.head))
+        def loss(scalars: NetworkScalars, price_of_error: float) -> float:
+            state = self._layers(judges[0], scalars)
+            return float(loss_of_head(problem, *judges, state, scalars.head, price_of_error))
 
-        start = min(tempered, plain, key=loss)
+        start = min(tempered, plain, key=partial(loss, price_of_error=1.0))
         batches = [part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch)]
         # Scalars learned in single precision would not suit layers that cannot do with it.
         dtype = self.dtype if problem.rough is None else np.dtype(np.float32)
@@ -193,7 +202,7 @@ class SpikeSlabLearner:
         for scalars in (start, _cast(trained, self.dtype)):
             head = fit_head(alone, *_cast((Y, B, self._layers(Y, scalars), scalars.head), dtype))
             candidates.append(scalars._replace(head=_cast(head, self.dtype)))
-        errors = [loss(scalars) for scalars in candidates]
+        errors = [loss(scalars, PRICE_OF_ERROR) for scalars in candidates]
         self.scalars = candidates[errors[1] < errors[0]]  # never where it is NaN
         self._learn_doubt()
 

@@ -27,8 +27,11 @@ _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
 _DOUBT = 1e-3
 _LEAST_POWER = 0.3  # of a code, in units of the mean, that errors are divided by
-_PRICE_OF_ERROR, _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 20.0, 3.0, 5.0, 1e-4
+_PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 3.0, 5.0, 1e-4
 _RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
+
+PRICE_OF_ERROR = 20.0
+"""What a relative error counts for, in units of the log score, once layers are learned."""
 
 
 class Info(NamedTuple):
@@ -121,6 +124,7 @@ def loss_of_head(
     codes: Float[Array, "n D"],
     state: NetworkState,
     head: HeadScalars,
+    price_of_error: float = 1.0,
 ) -> Float[Array, ""]:
     """Negative log score and relative error, for layers that have been run.
 
@@ -134,6 +138,8 @@ def loss_of_head(
         After the last layer.
     head : HeadScalars
         What makes it an answer.
+    price_of_error : float, default=1.0
+        What a relative error counts for, in units of the log score.
 
     Returns
     -------
@@ -153,10 +159,10 @@ def loss_of_head(
     >>> bool(loss_of_head(problem, observed, np.array([[0.0, 2.1]]), state, scalars.head) < 0)
     True
     """
-    return _loss(problem, answer(problem, observations, state, head), codes)
+    return _loss(problem, answer(problem, observations, state, head), codes, price_of_error)
 
 
-def _loss(problem: Problem, belief: Denoised, codes: Array, price_of_error: float = 1.0) -> Array:
+def _loss(problem: Problem, belief: Denoised, codes: Array, price_of_error: float) -> Array:
     """Mean relative error less mean log score."""
     error = jnp.sum((_mean(belief) - codes) ** 2, axis=1)
     power = jnp.sum(codes**2, axis=1)
@@ -188,7 +194,7 @@ def _head_loss(flat: Array, problem: Problem, observations: Array, codes: Array,
     tenth = jnp.clip(jnp.floor(10 * jax.lax.stop_gradient(chance)), 0, 9)
     excess = jnp.stack([jnp.sum(jnp.where(tenth == i, chance - (codes != 0), 0.0)) for i in range(10)]) / codes.size
     miscalibration = jnp.sum(jnp.sqrt(excess**2 + _SMOOTH**2))
-    loss = _loss(problem, belief, codes, _PRICE_OF_ERROR)
+    loss = _loss(problem, belief, codes, PRICE_OF_ERROR)
     return loss + _PRICE_OF_VARIANCE * gap**2 + _PRICE_OF_MISCALIBRATION * miscalibration
 
 
