@@ -149,8 +149,8 @@ def test_calibration_does_not_give_up_a_single_dense_coefficient():
     random = np.random.default_rng(0)
     X = random.standard_normal((200, 10))
     y = X[:, :3].sum(axis=1) + 0.1 * random.standard_normal(200)
-    scores = [fast(n_layers=2, calibration_steps=steps).fit(X, y).score(X, y) for steps in (0, 1)]
-    assert min(scores) > 0.5
+    without, calibrated = (fast(n_layers=2, calibration_steps=steps).fit(X, y).score(X, y) for steps in (0, 60))
+    assert calibrated > without - 0.05
 
 
 def test_a_signal_in_doubt_is_so_whatever_its_company(data):

@@ -27,6 +27,7 @@ _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
 _DOUBT = 1e-3
 _LEAST_POWER = 0.3  # of a code, in units of the mean, that errors are divided by
+_FEW_ACTIVE = 5.0  # with fewer active coefficients, codes differ so much in power that relative errors mislead
 _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 3.0, 5.0, 1e-4
 _RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
 
@@ -168,7 +169,9 @@ def _loss(problem: Problem, belief: Denoised, codes: Array, price_of_error: floa
     power = jnp.sum(codes**2, axis=1)
     counted = power > 0
     # Relative to next to nothing, the best prediction would be nothing. A root has no derivative at zero.
-    size = jnp.maximum(jnp.maximum(power, _LEAST_POWER * jnp.mean(power)), jnp.finfo(error.dtype).tiny)
+    n_active = jnp.maximum(jnp.mean(jnp.sum(codes != 0, axis=1, dtype=codes.dtype)), 1 / len(codes))
+    least = _LEAST_POWER * jnp.maximum(1.0, _FEW_ACTIVE / n_active) ** 2
+    size = jnp.maximum(jnp.maximum(power, least * jnp.mean(power)), jnp.finfo(error.dtype).tiny)
     relative = jnp.sqrt(error / size + jnp.finfo(error.dtype).eps)
     slab = problem.prior.mean**2 + problem.prior.var
     scale = jnp.sqrt(jnp.mean(jnp.sum(jnp.exp(problem.prior.log_weight)[:, None] * slab, axis=0)))
