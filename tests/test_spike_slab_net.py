@@ -60,8 +60,15 @@ def test_a_bayesian_solver_needs_no_fit_and_does_not_change(data, given):
 
 
 def test_without_fit_or_prior_there_is_no_prediction(data):
-    with pytest.raises(NotFittedError):
+    with pytest.raises(NotFittedError, match=r"Call 'fit', or, .* give slab_var, noise_std\.$"):
         fast(design_matrix=data.design_matrix, prob_active=0.2).predict(data.Y_test)
+
+
+@pytest.mark.parametrize(("columns", "remedy"), [(D, "its transpose"), (K - 1, "observations of that size")])
+def test_a_matrix_that_does_not_fit_the_observations_alone_is_named(columns, remedy):
+    message = rf"design_matrix has shape \({K}, {D}\) and X has {columns} features.*; pass {remedy}\.$"
+    with pytest.raises(ValueError, match=message):
+        fast(design_matrix=np.ones((K, D))).fit(np.ones((4, columns)))
 
 
 def test_pairs_teach_sparsity_slab_and_noise(data, model, given):
@@ -105,7 +112,7 @@ def test_what_is_given_is_held(data):
 
 
 def test_observations_alone_without_a_matrix_are_refused(data):
-    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+    with pytest.raises(ValueError, match=r"requires y to be passed, but the target y is None; .* give design_matrix"):
         fast().fit(data.Y_train)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_array
 
 from bayeslista.distributions import SpikeSlab
@@ -16,6 +17,7 @@ from bayeslista.estimators._parameters import check_choice, check_integer, check
 from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
 
 _MODES = ("accurate", "fast")
+_GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
 
 
 class SpikeSlabNet(DistributionalSparseCoder):
@@ -157,6 +159,11 @@ class SpikeSlabNet(DistributionalSparseCoder):
         """
         self._check_parameters()
         random = np.random.default_rng(random_seed(self.random_state))
+        if y is None and self.design_matrix is None:
+            raise ValueError(
+                "SpikeSlabNet requires y to be passed, but the target y is None; pass codes, or give design_matrix to "
+                "learn from observations alone."
+            )
         if y is None and self.design_matrix is not None:
             observations = self._validate_alone(X)
             learner = self._new_learner(observations, np.zeros((0, self.n_components_)))
@@ -177,6 +184,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
         """Take more pairs in: the model is that of all pairs so far, however they were cut.
 
         The scalars of the layers stay those of the last `fit`, or, where there was none, those that serve untrained.
+        What was learned from observations alone gives way to what the pairs say.
 
         Parameters
         ----------
@@ -247,13 +255,18 @@ class SpikeSlabNet(DistributionalSparseCoder):
         return SpikeSlab(*(part.astype(self.dtype_).reshape(shape) for part in parts))
 
     def _all_given(self) -> bool:
-        given = self.design_matrix, self.prob_active, self.slab_var, self.noise_std
-        return all(part is not None for part in given)
+        return all(getattr(self, name) is not None for name in _GIVEN)
 
     def _ready(self, X: ArrayLike) -> "SpikeSlabNet":
         """The estimator itself if it is fitted; else, if all is given, a copy that has taken it for learned."""
-        if hasattr(self, "design_matrix_") or not self._all_given():
+        if hasattr(self, "design_matrix_"):
             return self
+        if not self._all_given():
+            missing = [name for name in _GIVEN if getattr(self, name) is None]
+            raise NotFittedError(
+                "This SpikeSlabNet instance is not fitted yet. Call 'fit', or, to predict from what is given alone, "
+                f"give {', '.join(missing)}."
+            )
         model = copy(self)
         model._check_parameters()
         observations = model._validate_alone(X)
@@ -267,7 +280,15 @@ class SpikeSlabNet(DistributionalSparseCoder):
         matrix = None
         if self.design_matrix is not None:
             given = check_array(self.design_matrix, dtype="numeric", input_name="design_matrix")
-            expected = given.shape[1] if not len(B) else B.shape[1]
+            expected = B.shape[1]
+            if not len(B):
+                expected = given.shape[1]
+                if len(given) != Y.shape[1]:
+                    remedy = "its transpose" if expected == Y.shape[1] else "observations of that size"
+                    raise ValueError(
+                        f"design_matrix has shape {given.shape} and X has {Y.shape[1]} features, where the matrix "
+                        f"should have as many rows; pass {remedy}."
+                    )
             matrix = self._resolve_design_matrix(Y, np.zeros((0, expected), Y.dtype)).astype(np.float64)
         units = self._choose_units(Y, B, matrix)
         assumed = Assumed(
