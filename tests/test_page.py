@@ -52,6 +52,11 @@ def report(tmp_path):
     return write
 
 
+def test_the_page_names_no_registry_of_packages(report, tmp_path):
+    report()
+    assert "/npm/" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
 def test_every_figure_has_its_chart_and_the_means_of_the_summary(report):
     page = report()
     assert len([each for each in page.all("div") if each.get("id", "").startswith("chart-")]) == 2

@@ -6,6 +6,7 @@ reader's light or dark setting.
 
 import base64
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -279,4 +280,6 @@ def _chart(chart: Chart, number: int) -> str:
 def _chart_script() -> str:
     from plotly.offline import get_plotlyjs
 
-    return f"<script>{get_plotlyjs()}</script>\n"
+    # Maps, which no page has, would fetch their icons from a registry of packages.
+    script = re.sub(r"https://[\w.]+/npm/", "", get_plotlyjs())
+    return f"<script>{script}</script>\n"
