@@ -23,7 +23,7 @@ from bayeslista import FISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import load_mnist_codes, make_sparse_codes
 from bayeslista.experiments.methods import METHODS as FIGURE_METHODS
 from bayeslista.experiments.methods import Problem
-from bayeslista.metrics import nmse
+from bayeslista.metrics import brier_score, log_score, nmse, pit_coverage, variance_ratio
 
 COLUMNS = [
     "problem", "n_observed", "n_layers", "seed", "method",
@@ -58,25 +58,16 @@ def load(cell: Cell, seed: int) -> Any:
     return make_sparse_codes(1000, 1000, cell.n_observed, 100, random_state=seed)
 
 
-def randomised_pit(distribution: SpikeSlab, codes: np.ndarray, seed: int) -> np.ndarray:
-    """P(β < b) + U P(β = b), which is uniform where the distribution is right."""
-    uniform = np.random.default_rng(seed).uniform(size=codes.shape)
-    spike = 1 - distribution.prob_active
-    return np.where(codes == 0, distribution.cdf(codes) - spike * uniform, distribution.cdf(codes))
-
-
 def scores(distribution: SpikeSlab, data: Any, seed: int) -> dict[str, float]:
     active = data.B_train != 0
     constant = SpikeSlab(active.mean(), data.B_train[active].mean(), data.B_train[active].var())
-    error = (distribution.mean() - data.B_test) ** 2
-    pit = randomised_pit(distribution, data.B_test, seed)
     return {
-        "variance_ratio": float(distribution.var().mean() / error.mean()),
-        "pit_50": float(np.mean((pit > 0.25) & (pit < 0.75))),
-        "pit_90": float(np.mean((pit > 0.05) & (pit < 0.95))),
-        "log_score": float(distribution.log_prob(data.B_test).mean()),
-        "log_score_constant": float(constant.log_prob(data.B_test).mean()),
-        "brier": float(np.mean((distribution.prob_active - (data.B_test != 0)) ** 2)),
+        "variance_ratio": variance_ratio(distribution, data.B_test),
+        "pit_50": pit_coverage(distribution, data.B_test, 0.5, seed),
+        "pit_90": pit_coverage(distribution, data.B_test, 0.9, seed),
+        "log_score": -log_score(distribution, data.B_test),
+        "log_score_constant": -log_score(constant, data.B_test),
+        "brier": brier_score(distribution, data.B_test),
     }
 
 

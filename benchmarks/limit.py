@@ -29,7 +29,15 @@ from bayeslista import BayesLISTA, NumericalWarning, SpikeSlab, SpikeSlabNet
 from bayeslista.datasets import load_mnist_codes, make_sparse_codes
 from bayeslista.experiments.gibbs import gibbs_posterior
 from bayeslista.generative import gather_statistics, matrix_posterior
-from bayeslista.metrics import nmse, nmse_db
+from bayeslista.metrics import (
+    brier_score,
+    coverage,
+    expected_calibration_error,
+    nmse,
+    nmse_db,
+    pit_coverage,
+    variance_ratio,
+)
 
 COLUMNS = [
     "cell", "n_observed", "pairs", "matrix", "seed", "method",
@@ -126,24 +134,16 @@ def load(cell: Cell, seed: int, reference: Path) -> Bunch:
 
 
 def scores(distribution: SpikeSlab, codes: np.ndarray) -> dict[str, float]:
-    mean, chance, active = distribution.mean(), distribution.prob_active, codes != 0
-    uniform = np.random.default_rng(0).uniform(size=codes.shape)
-    pit = distribution.cdf(codes) - np.where(active, 0.0, (1 - chance) * uniform)
-    low, high = distribution.interval(0.9)
-    sure = chance > 0.5
-    decile = np.minimum((10 * chance).astype(int), 9)
-    shares = np.bincount(decile.ravel(), minlength=10) / chance.size
-    gaps = np.bincount(decile.ravel(), (chance - active).ravel(), minlength=10) / chance.size
-    informative = active.any(axis=1)
+    mean, sure, informative = distribution.mean(), distribution.prob_active > 0.5, codes.any(axis=1)
     return {
         "nmse": nmse(codes[informative], mean[informative]),
         "nmse_db": nmse_db(codes, mean),
-        "pit_50": float(np.mean(np.abs(pit - 0.5) < 0.25)),
-        "pit_90": float(np.mean(np.abs(pit - 0.5) < 0.45)),
-        "interval_90": float(np.mean(((low <= codes) & (codes <= high))[sure])) if sure.any() else np.nan,
-        "variance_ratio": float(distribution.var().mean() / np.mean((mean - codes) ** 2)),
-        "calibration_error": float(np.sum(np.abs(gaps[shares > 0]))),
-        "brier": float(np.mean((chance - active) ** 2)),
+        "pit_50": pit_coverage(distribution, codes, 0.5, random_state=0),
+        "pit_90": pit_coverage(distribution, codes, 0.9, random_state=0),
+        "interval_90": coverage(distribution[sure], codes[sure], 0.9) if sure.any() else np.nan,
+        "variance_ratio": variance_ratio(distribution, codes),
+        "calibration_error": expected_calibration_error(distribution, codes),
+        "brier": brier_score(distribution, codes),
     }
 
 

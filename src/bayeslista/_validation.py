@@ -1,5 +1,6 @@
 """Checks of arrays that a user passes, with messages that say what, where and what to do."""
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -22,3 +23,14 @@ def check_entries(legal: NDArray[np.bool_], name: str, values: NDArray[Any], rul
     wrong = int(legal.size - np.count_nonzero(legal))
     where = f"{wrong} of {legal.size} entries fail, the first at index {first}: " if legal.ndim else "got "
     raise ValueError(f"{name} must {rule}; {where}{values[first]}. {remedy}")
+
+
+def check_count(name: str, value: Any) -> int:
+    """An integer of at least 1."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, got {value!r}. Pass how many there are to be.") from None
+    if count < 1:
+        raise ValueError(f"{name} must be at least 1, got {count}.")
+    return count

@@ -1,0 +1,215 @@
+"""What a user may call a prediction, read into arrays and met with the true codes block by block.
+
+Scores are sums over coefficients, so nothing larger than a block of them is ever formed beside the inputs and, where
+every entry is asked for, the output.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from bayeslista._validation import as_real, check_entries
+from bayeslista.distributions import SpikeSlab
+
+Forecast = SpikeSlab | tuple[ArrayLike, ArrayLike] | ArrayLike
+"""A `SpikeSlab`, ``(mean, std)`` of a Gaussian, or samples with the draws in front."""
+
+Floats = NDArray[np.float64]
+
+_BLOCK = 1 << 15  # coefficients that are scored at a time: their arrays fit the cache
+_SAMPLES_BLOCK = 1 << 20  # draws that are looked at together
+
+
+class Parameters(NamedTuple):
+    """Spikes and slabs as arrays that broadcast; a Gaussian is a slab without a spike.
+
+    `spread` is the variance of a slab, and the standard deviation of a Gaussian: each as it was given.
+    """
+
+    prob_active: NDArray[np.floating]
+    slab_mean: NDArray[np.floating]
+    spread: NDArray[np.floating]
+    atom: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array of distributions."""
+        return np.broadcast_shapes(self.prob_active.shape, self.slab_mean.shape, self.spread.shape)
+
+
+class Samples(NamedTuple):
+    """Draws, in front of the axes of the codes."""
+
+    draws: NDArray[np.floating]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array of distributions."""
+        return self.draws.shape[1:]
+
+
+class Block(NamedTuple):
+    """Some coefficients in double precision: their spikes and slabs, and the true codes."""
+
+    prob_active: Floats
+    slab_mean: Floats
+    slab_std: Floats
+    code: Floats
+
+
+class Tails(NamedTuple):
+    """``P(β ≤ b)`` and ``P(β ≥ b)`` of the true codes."""
+
+    lower: Floats
+    upper: Floats
+
+
+def read_forecast(forecast: Forecast) -> Parameters | Samples:
+    """Arrays of a prediction, checked."""
+    if isinstance(forecast, SpikeSlab):
+        return Parameters(forecast.prob_active, forecast.slab_mean, forecast.slab_var, True)
+    if isinstance(forecast, tuple):
+        if len(forecast) != 2:
+            raise ValueError(
+                f"A prediction as a tuple must be (mean, std), got {len(forecast)} items. Pass a SpikeSlab, "
+                "(mean, std), or an array of samples."
+            )
+        mean, std = (as_real(name, values) for name, values in zip(("mean", "std"), forecast, strict=True))
+        _check_broadcast("std", std.shape, "mean", mean.shape)
+        for name, array in (("mean", mean), ("std", std)):
+            check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
+        check_entries(std >= 0, "std", std, "be at least 0", "Pass standard deviations, not their logarithms.")
+        return Parameters(np.ones(()), mean, std, False)
+    draws = as_real("samples", forecast)
+    if draws.ndim < 1 or len(draws) < 2:
+        raise ValueError(
+            f"Samples must have at least two draws in front of the shape of the codes, got an array of shape "
+            f"{draws.shape}. For a mean and a standard deviation pass a tuple (mean, std)."
+        )
+    check_entries(np.isfinite(draws), "samples", draws, "be finite", "Drop or repair those draws.")
+    return Samples(draws)
+
+
+def read_codes(read: Parameters | Samples, B: ArrayLike) -> NDArray[np.floating]:
+    """True codes that broadcast against a prediction, checked."""
+    codes = as_real("B", B)
+    _check_broadcast("B", codes.shape, "the prediction", read.shape)
+    if 0 in (*codes.shape, *read.shape):
+        raise ValueError(
+            f"There is nothing to score: B has shape {codes.shape}, the prediction {read.shape}. "
+            "Pass at least one coefficient."
+        )
+    check_entries(np.isfinite(codes), "B", codes, "be finite", "Drop or repair those codes.")
+    return codes
+
+
+def check_level(level: float) -> float:
+    """A probability that an interval is to hold."""
+    if not 0.0 <= level <= 1.0:
+        raise ValueError(f"level must lie in [0, 1], got {level}. Pass a probability, not a percentage.")
+    return float(level)
+
+
+def prob_active_blocks(read: Parameters | Samples, codes: NDArray[np.floating]) -> Iterator[tuple[Floats, NDArray]]:
+    """P(active) and whether the true codes are, so many coefficients at a time; a Gaussian is refused."""
+    _require_atom(read)
+    if isinstance(read, Samples):
+        for draws, code in sample_blocks(read, codes):
+            yield np.mean(draws != 0.0, axis=0), code != 0.0
+    else:
+        for block in blocks(read, codes):
+            yield block.prob_active, block.code != 0.0
+
+
+def spike_slab_blocks(read: Parameters | Samples, codes: NDArray[np.floating]) -> Iterator[Block]:
+    """Spikes and slabs; those of samples have the share of zeros, and mean and variance of the other draws.
+
+    Draws that are all zero, or all not, are half a draw from that. Where fewer than two are not zero, the mean square
+    of all that are takes the place of the variance.
+    """
+    if isinstance(read, Parameters):
+        yield from blocks(read, codes)
+        return
+    n, n_active = len(read.draws), int(np.count_nonzero(read.draws))
+    square = sum(float(np.sum(np.square(draw, dtype=np.float64))) for draw in read.draws) / max(n_active, 1)
+    for draws, code in sample_blocks(read, codes):
+        active = draws != 0.0
+        count = active.sum(axis=0)
+        mean = draws.sum(axis=0) / np.maximum(count, 1)
+        squares = np.sum(np.square(draws - mean), axis=0, where=active)
+        var = np.where(count > 1, squares / np.maximum(count - 1, 1), square or 1.0)
+        yield Block(np.clip(count, 0.5, n - 0.5) / n, mean, np.sqrt(var), code)
+
+
+def blocks(read: Parameters, codes: NDArray[np.floating]) -> Iterator[Block]:
+    """All coefficients in order, so many at a time, without a copy of what broadcasts."""
+    arrays = (read.prob_active, read.slab_mean, read.spread, codes)
+    walk = np.nditer(
+        arrays,
+        flags=["external_loop", "buffered"],
+        op_flags=[["readonly"]] * 4,
+        op_dtypes=[np.dtype(np.float64)] * 4,
+        order="C",
+        buffersize=_BLOCK,
+    )
+    for q, m, spread, b in walk:
+        yield Block(q, m, np.sqrt(spread) if read.atom else spread, b)
+
+
+def sample_blocks(samples: Samples, codes: NDArray[np.floating]) -> Iterator[tuple[Floats, Floats]]:
+    """Draws of shape (S, m) and true codes of shape (m,), so many coefficients at a time."""
+    n, shape = len(samples.draws), np.broadcast_shapes(samples.shape, codes.shape)
+    missing = (1,) * (len(shape) - len(samples.shape))
+    draws = np.broadcast_to(samples.draws.reshape(n, *missing, *samples.shape), (n, *shape)).reshape(n, -1)
+    flat = np.broadcast_to(codes, shape).reshape(-1)
+    size = max(1, _SAMPLES_BLOCK // n)
+    for begin in range(0, flat.size, size):
+        part = slice(begin, begin + size)
+        yield draws[:, part].astype(np.float64), flat[part].astype(np.float64)
+
+
+def lower_tail(block: Block) -> tuple[Floats, Floats]:
+    """``P(β ≤ b)`` and ``P(β = b)`` of the true codes."""
+    q, m, s, b = block
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        z = (b - m) / s
+    atom = np.where(b == 0.0, 1.0 - q, 0.0)
+    narrow = s == 0.0
+    if narrow.any():
+        z[narrow] = np.where(b >= m, np.inf, -np.inf)[narrow]
+        atom += np.where(narrow & (b == m), q, 0.0)
+    return q * ndtr(z) + np.where(b >= 0.0, 1.0 - q, 0.0), atom
+
+
+def tails(block: Block) -> Tails:
+    """``P(β ≤ b)`` and ``P(β ≥ b)`` of the true codes, both with full relative precision."""
+    q, m, s, b = block
+    return Tails(lower_tail(block)[0], lower_tail(Block(q, -m, s, -b))[0])
+
+
+def sample_tails(draws: Floats, code: Floats) -> Tails:
+    """Shares of draws on either side of the true codes."""
+    return Tails(np.mean(draws <= code, axis=0), np.mean(draws >= code, axis=0))
+
+
+def _require_atom(read: Parameters | Samples) -> None:
+    """Refuse what gives no probability to zero."""
+    if read.atom if isinstance(read, Parameters) else not read.draws.all():
+        return
+    raise ValueError(
+        "This prediction says nothing of which coefficients are zero: a Gaussian (mean, std), or samples without an "
+        "exact zero. Give it a spike: with_spike(mean, std, fit_spike_head(held_out_mean, held_out_std, B_held_out))."
+    )
+
+
+def _check_broadcast(name: str, shape: tuple[int, ...], other_name: str, other: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_shapes(shape, other)
+    except ValueError:
+        raise ValueError(
+            f"{name} has shape {shape}, which does not broadcast against {other_name}, of shape {other}. "
+            "Give one coefficient for each distribution."
+        ) from None

@@ -1,0 +1,431 @@
+r"""Scores of whole distributions: where the truth falls in them, how wide they are, and proper scores of both.
+
+A coefficient has an atom at zero, so no density with respect to length alone exists. :func:`log_score` takes the
+density with respect to length plus a unit atom at zero; :func:`crps`, which compares distribution functions, needs no
+such choice; :func:`pit` draws a uniform number within the jump at the atom.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+from sklearn.utils import check_random_state
+
+from bayeslista.metrics._forecasts import (
+    Block,
+    Floats,
+    Forecast,
+    Parameters,
+    Samples,
+    blocks,
+    check_level,
+    lower_tail,
+    read_codes,
+    read_forecast,
+    sample_blocks,
+    sample_tails,
+    spike_slab_blocks,
+    tails,
+)
+
+__all__ = ["coverage", "crps", "interval_width", "log_score", "pit", "pit_coverage", "sharpness", "variance_ratio"]
+
+_HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
+_ROOT_TWO_OVER_PI, _ROOT_PI = np.sqrt(2.0 / np.pi), np.sqrt(np.pi)
+
+
+def pit(dist: Forecast, B: ArrayLike, random_state: Any = None) -> NDArray[np.float64]:
+    """Probability integral transform: the probability that a prediction gives to smaller values than the truth.
+
+    If codes are drawn from their predictions it is uniform on [0, 1], whatever the predictions are. At an atom, as at
+    zero, it is a uniform draw between the probabilities of less and of no more; among samples, a random rank.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions; draws are the first axis of samples.
+    B : array-like
+        The true codes, which broadcast against the predictions.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Decides the draws at atoms.
+
+    Returns
+    -------
+    ndarray
+        One number for each coefficient.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not broadcast, or numbers are not finite.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import pit
+    >>> pit(SpikeSlab(0.5, 2.0, 1.0), [2.0, 100.0])
+    array([0.75, 1.  ])
+    >>> bool(pit(SpikeSlab(0.5, 2.0, 1.0), 0.0, random_state=0) < 0.52)
+    True
+    """
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    return _joined(list(_pit_blocks(read, codes, random_state)), read, codes)
+
+
+def pit_coverage(dist: Forecast, B: ArrayLike, level: float = 0.9, random_state: Any = None) -> float:
+    """Share of coefficients whose :func:`pit` lies in the central part of [0, 1].
+
+    It is `level` for calibrated predictions, atoms or not, where intervals that end on an atom hold more
+    (:func:`coverage`). Neither more nor less is better.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions.
+    B : array-like
+        The true codes, which broadcast against the predictions.
+    level : float, default=0.9
+        Length of the central part.
+    random_state : int, RandomState instance, Generator or None, default=None
+        Decides the draws at atoms.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import pit_coverage
+    >>> belief = SpikeSlab([0.2] * 10_000, 1.0, 1.0)
+    >>> round(pit_coverage(belief, belief.sample(1, random_state=0), 0.9, random_state=0), 2)
+    0.9
+    """
+    half = check_level(level) / 2.0
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    parts = _pit_blocks(read, codes, random_state)
+    return sum(int(np.count_nonzero(np.abs(part - 0.5) <= half)) for part in parts) / _size(read, codes)
+
+
+def coverage(dist: Forecast, B: ArrayLike, level: float = 0.9) -> float:
+    """Share of true codes that lie in the central interval of their predictions.
+
+    The interval is that of :meth:`SpikeSlab.interval`: closed, at most ``(1 − level)/2`` of the probability on either
+    side. Neither more nor less is better.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions.
+    B : array-like
+        The true codes, which broadcast against the predictions.
+    level : float, default=0.9
+        Probability that the intervals are to hold.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; at least `level`, up to chance, where predictions are calibrated.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import coverage
+    >>> coverage(SpikeSlab([0.02, 1.0], 0.0, 1.0), [[0.0, 1.5], [1.0, 1.7]], level=0.9)
+    0.5
+    """
+    tail = (1.0 - check_level(level)) / 2.0
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    if isinstance(read, Samples):
+        found = (sample_tails(*part) for part in sample_blocks(read, codes))
+    else:
+        found = (tails(block) for block in blocks(read, codes))
+    inside = sum(int(np.count_nonzero((part.lower >= tail) & (part.upper >= tail))) for part in found)
+    return inside / _size(read, codes)
+
+
+def interval_width(dist: Forecast, level: float = 0.9) -> float:
+    """Mean width of central intervals: among predictions of equal coverage, the narrower ones say more.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions.
+    level : float, default=0.9
+        Probability that the intervals are to hold.
+
+    Returns
+    -------
+    float
+        Infinite at level 1 of a slab with some width.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import interval_width
+    >>> round(interval_width(SpikeSlab([0.02, 1.0], 0.0, 1.0), level=0.9), 4)
+    1.6449
+    """
+    tail = (1.0 - check_level(level)) / 2.0
+    read = read_forecast(dist)
+    codes = read_codes(read, np.zeros(()))
+    total = 0.0
+    if isinstance(read, Samples):
+        for draws, _ in sample_blocks(read, codes):
+            low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0, method="inverted_cdf")
+            total += float(np.sum(high - low))
+    else:
+        for q, m, s, _ in blocks(read, codes):
+            total -= float(np.sum(_lower_end(q, m, s, tail)) + np.sum(_lower_end(q, -m, s, tail)))
+    return total / _size(read, codes)
+
+
+@overload
+def log_score(dist: Forecast, B: ArrayLike, average: Literal[True] = True) -> float: ...
+@overload
+def log_score(dist: Forecast, B: ArrayLike, average: bool) -> Any: ...
+def log_score(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
+    r"""Minus the logarithm of the density that a prediction gives to the truth, with respect to length plus an atom.
+
+    :math:`-\log(1 - q)` where a code is exactly zero, else :math:`-\log q - \log N(\beta; m, v)`: a strictly proper
+    score. It has a unit: codes in other units shift it. Samples are scored as the spike and slab with their moments.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions. A Gaussian gives no probability to zero and is refused where a code is zero: see
+        :func:`with_spike`.
+    B : array-like
+        The true codes, which broadcast against the predictions.
+    average : bool, default=True
+        Whether to return the mean, or else the score of every coefficient.
+
+    Returns
+    -------
+    float or ndarray
+        Smaller is better; infinite where what a prediction excludes came true.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not broadcast, numbers are not finite, or a Gaussian meets an exact zero.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import log_score
+    >>> log_score(SpikeSlab(0.5, 2.0, 1.0), [0.0, 2.0], average=False).round(4)
+    array([0.6931, 1.6121])
+    """
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    if isinstance(read, Parameters) and not read.atom and not codes.all():
+        raise ValueError(
+            "A Gaussian (mean, std) gives no probability to codes that are exactly zero, so its log score is infinite. "
+            "Give it a spike: with_spike(mean, std, fit_spike_head(held_out_mean, held_out_std, B_held_out))."
+        )
+    return _collect((_log_losses(block) for block in spike_slab_blocks(read, codes)), read, codes, average)
+
+
+@overload
+def crps(dist: Forecast, B: ArrayLike, average: Literal[True] = True) -> float: ...
+@overload
+def crps(dist: Forecast, B: ArrayLike, average: bool) -> Any: ...
+def crps(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
+    r"""Continuous ranked probability score: :math:`E|x - \beta| - \tfrac12 E|x - x'|` for draws x, x' of a prediction.
+
+    For a spike and slab, with :math:`A(\mu, v)` the mean of :math:`|N(\mu, v)|`, it is
+
+    .. math:: (1-q)|\beta| + q\,[A(\beta - m, v) - A(m, v)] + q^2\,[A(m, v) - \sqrt{v/\pi}].
+
+    It is strictly proper, has the unit of the codes, and is the absolute error of a prediction without spread.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions. Samples are scored as the distribution that has them as its atoms.
+    B : array-like
+        The true codes, which broadcast against the predictions.
+    average : bool, default=True
+        Whether to return the mean, or else the score of every coefficient.
+
+    Returns
+    -------
+    float or ndarray
+        At least 0; smaller is better.
+
+    References
+    ----------
+    .. [1] T. Gneiting and A. E. Raftery, "Strictly proper scoring rules, prediction, and estimation", Journal of the
+       American Statistical Association 102(477), 2007.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import crps
+    >>> crps(SpikeSlab([0.0, 1.0], 2.0, 0.0), [0.5, 0.5], average=False)
+    array([0.5, 1.5])
+    >>> round(crps((0.0, 1.0), 0.0), 4)
+    0.2337
+    """
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    if isinstance(read, Samples):
+        parts = (_sample_crps(*part) for part in sample_blocks(read, codes))
+    else:
+        parts = (_crps(block) for block in blocks(read, codes))
+    return _collect(parts, read, codes, average)
+
+
+def sharpness(dist: Forecast) -> float:
+    """Mean predicted standard deviation: how much a prediction claims to know, true or not.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions.
+
+    Returns
+    -------
+    float
+        Smaller is sharper, and better only where predictions are calibrated.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import sharpness
+    >>> sharpness(SpikeSlab([0.0, 1.0], 2.0, 1.0))
+    0.5
+    """
+    read = read_forecast(dist)
+    codes = read_codes(read, np.zeros(()))
+    return sum(float(np.sum(np.sqrt(var))) for _, var, _ in _moments(read, codes)) / _size(read, codes)
+
+
+def variance_ratio(dist: Forecast, B: ArrayLike) -> float:
+    """Mean predicted variance over mean squared error: 1 if the predicted spread is right on average.
+
+    Below 1 predictions are too sure, above it too modest: neither more nor less is better.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions.
+    B : array-like
+        The true codes, which broadcast against the predictions.
+
+    Returns
+    -------
+    float
+        Infinite where there is no error but some variance, 1 where there is neither.
+
+    Examples
+    --------
+    >>> from bayeslista.metrics import variance_ratio
+    >>> variance_ratio(([0.0, 0.0], [1.0, 2.0]), [2.0, 1.0])
+    1.0
+    """
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    spread = error = 0.0
+    for mean, var, code in _moments(read, codes):
+        spread += float(np.sum(var))
+        error += float(np.sum(np.square(mean - code)))
+    if error == 0.0:
+        return 1.0 if spread == 0.0 else np.inf
+    return spread / error
+
+
+def _size(read: Parameters | Samples, codes: NDArray) -> int:
+    return int(np.prod(np.broadcast_shapes(read.shape, codes.shape)))
+
+
+def _collect(parts: Any, read: Parameters | Samples, codes: NDArray, average: bool) -> Any:
+    """The mean over all blocks, or their entries in the shape that predictions and codes have together."""
+    if average:
+        return sum(float(np.sum(part)) for part in parts) / _size(read, codes)
+    return _joined(list(parts), read, codes)
+
+
+def _joined(parts: list[Floats], read: Parameters | Samples, codes: NDArray) -> Any:
+    return np.concatenate(parts).reshape(np.broadcast_shapes(read.shape, codes.shape))[()]
+
+
+def _pit_blocks(read: Parameters | Samples, codes: NDArray, random_state: Any) -> Iterator[Floats]:
+    is_generator = isinstance(random_state, np.random.Generator)
+    random = random_state if is_generator else check_random_state(random_state)
+    if isinstance(read, Samples):
+        n = len(read.draws)
+        for draws, code in sample_blocks(read, codes):
+            below, equal = np.count_nonzero(draws < code, axis=0), np.count_nonzero(draws == code, axis=0)
+            yield (below + (equal + 1.0) * random.random(code.size)) / (n + 1.0)
+    else:
+        for block in blocks(read, codes):
+            lower, atom = lower_tail(block)
+            yield np.clip(lower - atom * random.random(block.code.size), 0.0, 1.0)
+
+
+def _lower_end(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
+    """Smallest value that has at least the probability `tail` up to it, for tails of at most one half."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = q * ndtr(np.where(s > 0.0, -m / s, np.where(m > 0.0, -np.inf, np.inf)))
+    negative, positive = (tail <= below) & (q > 0.0), tail > below + (1.0 - q)
+    end = np.zeros(q.shape)
+    for chosen, missing in ((negative, 0.0), (positive, 1.0 - q[positive])):
+        width = s[chosen]
+        score = ndtri((tail - missing) / q[chosen])
+        end[chosen] = m[chosen] + width * np.where(width > 0.0, score, 0.0)
+    end[negative] = np.minimum(end[negative], 0.0)
+    end[positive] = np.where(q[positive] < 1.0, np.maximum(end[positive], 0.0), end[positive])
+    return end
+
+
+def _moments(read: Parameters | Samples, codes: NDArray) -> Any:
+    """Mean and variance of predictions, and the true codes, block by block."""
+    if isinstance(read, Samples):
+        for draws, code in sample_blocks(read, codes):
+            yield draws.mean(axis=0), draws.var(axis=0, ddof=1), code
+    else:
+        for q, m, s, code in blocks(read, codes):
+            yield q * m, q * s * s + q * (1.0 - q) * m * m, code
+
+
+def _log_losses(block: Block) -> Floats:
+    q, m, s, b = block
+    point, zero = s == 0.0, b == 0.0
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        loss = 0.5 * np.square((b - m) / s) + np.log(s) + (_HALF_LOG_TWO_PI - np.log(q))
+        loss[zero] = -np.log1p(-q[zero])
+    if point.any():  # the limit of a slab that narrows
+        loss[point & ~zero] = np.where(b == m, -np.inf, np.inf)[point & ~zero]
+        loss[point & zero & (m == 0.0)] = 0.0
+        loss[(q == 0.0) & ~zero] = np.inf
+    return loss
+
+
+def _mean_size(mu: Floats, s: Floats) -> Floats:
+    """Mean of ``|N(mu, s²)|``."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        z = np.abs(mu) / s
+        size = np.abs(mu) * (1.0 - 2.0 * ndtr(-z)) + s * (_ROOT_TWO_OVER_PI * np.exp(-0.5 * z * z))
+    return np.where(s == 0.0, np.abs(mu), size)
+
+
+def _crps(block: Block) -> Floats:
+    q, m, s, b = block
+    size = _mean_size(m, s)
+    return (1.0 - q) * np.abs(b) + q * (_mean_size(b - m, s) - size) + q * q * (size - s / _ROOT_PI)
+
+
+def _sample_crps(draws: Floats, code: Floats) -> Floats:
+    n = len(draws)
+    error = np.mean(np.abs(draws - code), axis=0)
+    draws.sort(axis=0)
+    weight = 2.0 * np.arange(1, n + 1) - n - 1
+    return error - weight @ draws / (n * n)
