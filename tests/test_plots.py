@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bayeslista import ISTA, BayesLISTA, SpikeSlab
-from bayeslista.plots import learning_curves, plot_code, plot_nmse
+from bayeslista.plots import learning_curves, plot_code, plot_nmse, plot_signal
 
 CODE = np.array([0.0, 1.5, 0.0, -0.7])
 BELIEF = SpikeSlab([0.1, 0.9, 0.3, 0.6], [0.0, 1.2, 0.1, -0.5], 0.25)
@@ -40,7 +40,7 @@ def test_the_probability_of_being_active_stands_below_and_tells_true_support_by_
 def test_a_code_of_any_length_is_drawn_inside_its_figure(size):
     axes = plot_code(np.ones(size), SpikeSlab(np.full(size, 0.5), 1.0, 1.0), title="title")
     figure = axes.figure
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     box = figure.get_tightbbox()
     assert box.x0 >= 0
     assert box.y0 >= 0
@@ -49,11 +49,15 @@ def test_a_code_of_any_length_is_drawn_inside_its_figure(size):
 
 
 def test_an_all_zero_code_and_a_point_belief_are_drawn():
-    plot_code(np.zeros(3), SpikeSlab(np.zeros(3), 0.0, 0.0)).figure.canvas.draw()
+    plot_code(np.zeros(3), SpikeSlab(np.zeros(3), 0.0, 0.0)).figure.draw_without_rendering()
 
 
 def test_given_axes_are_used_and_returned():
-    for draw in (lambda axes: plot_code(CODE, BELIEF, axes=axes), lambda axes: plot_nmse({"a": 0.5}, axes=axes)):
+    for draw in (
+        lambda axes: plot_code(CODE, BELIEF, axes=axes),
+        lambda axes: plot_signal(BELIEF, CODE, axes=axes),
+        lambda axes: plot_nmse({"a": 0.5}, axes=axes),
+    ):
         axes = Figure().subplots()
         assert draw(axes) is axes
 
@@ -71,6 +75,91 @@ def test_given_axes_are_used_and_returned():
 def test_codes_that_cannot_be_drawn_are_refused_by_name(code, belief, message):
     with pytest.raises(ValueError, match=message):
         plot_code(code, belief)
+
+
+def legend_texts(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_signal_shows_intervals_mean_and_the_truth_filled_where_it_is_outside():
+    truth = np.array([0.9, 1.5, 0.0, 2.0])
+    low, high = BELIEF.interval(0.8)
+    axes = plot_signal(BELIEF, truth, level=0.8, title="one signal")
+    spread = np.array(axes.collections[0].get_segments())
+    np.testing.assert_array_equal(spread[:, :, 0], np.arange(4)[:, None] * [1, 1])
+    np.testing.assert_array_equal(spread[:, :, 1], np.stack([low, high], axis=1))
+    _, mean, inside, outside = axes.lines
+    np.testing.assert_array_equal(mean.get_ydata(), BELIEF.mean())
+    np.testing.assert_array_equal(inside.get_xdata(), [1])
+    np.testing.assert_array_equal(inside.get_ydata(), [1.5])
+    np.testing.assert_array_equal(outside.get_xdata(), [0, 3])
+    np.testing.assert_array_equal(outside.get_ydata(), [0.9, 2.0])
+    assert inside.get_markerfacecolor() != outside.get_markerfacecolor()
+    assert legend_texts(axes) == [
+        "80 % interval",
+        "predicted mean",
+        "truth, where not zero",
+        "truth outside (2 of 4)",
+    ]
+    assert (axes.get_title(loc="left"), axes.get_xlabel()) == ("one signal", "index of the coefficient")
+
+
+def test_a_signal_without_truth_shows_none():
+    axes = plot_signal(BELIEF, level=0.995)
+    assert legend_texts(axes) == ["99.5 % interval", "predicted mean"]
+    assert axes.get_title(loc="left") == ""
+
+
+def test_intervals_that_are_given_take_the_place_of_those_of_the_distribution():
+    low, high = np.array([-1.0, 1.0, 0.2, 0.0]), np.array([1.0, 2.0, 0.4, 0.0])
+    axes = plot_signal(BELIEF, [0.0, 1.5, 0.0, 0.0], interval=(low, high))
+    spread = np.array(axes.collections[0].get_segments())
+    np.testing.assert_array_equal(spread[:, :, 1], np.stack([low, high], axis=1))
+    np.testing.assert_array_equal(axes.lines[-1].get_xdata(), [2])
+
+
+def test_a_signal_may_be_believed_as_gaussian_or_by_samples():
+    mean, std = np.array([0.0, 1.0]), np.array([1.0, 2.0])
+    spread = np.array(plot_signal((mean, std), level=0.95).collections[0].get_segments())[:, :, 1]
+    np.testing.assert_allclose(spread, np.stack([mean - 1.959964 * std, mean + 1.959964 * std], axis=1), rtol=1e-6)
+    draws = np.arange(1.0, 101.0)[:, None] * [1.0, -1.0]
+    axes = plot_signal(draws, level=0.9)
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [50.5, -50.5])
+    spread = np.array(axes.collections[0].get_segments())[:, :, 1]
+    np.testing.assert_array_equal(spread, [[5.0, 95.0], [-96.0, -6.0]])
+
+
+@pytest.mark.parametrize("size", [1, 784])
+def test_a_signal_of_any_length_is_drawn_inside_its_figure(size):
+    figure = plot_signal((np.zeros(size), 1.0), np.ones(size), title="title").figure
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox()
+    assert min(box.x0, box.y0) >= 0
+    assert box.x1 <= figure.get_figwidth()
+    assert box.y1 <= figure.get_figheight()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dist": SpikeSlab(0.5, 1.0, 1.0)}, r"dist is of shape \(\); it must be \(D,\)"),
+        ({"dist": BELIEF[None]}, r"dist is of shape \(1, 4\)"),
+        ({"dist": BELIEF[:0]}, r"dist is of shape \(0,\)"),
+        ({"dist": (0.0, 1.0, 2.0)}, "must be \\(mean, std\\)"),
+        ({"B": CODE[:3]}, r"B has shape \(3,\) and dist \(4,\)"),
+        ({"B": [0.0, np.nan, 0.0, 0.0]}, "B must be finite"),
+        ({"level": 90.0}, "level must lie in"),
+        ({"level": 1.0}, "low of interval must be finite.* Ask for a lower level"),
+        ({"interval": [CODE, CODE]}, r"interval must be a tuple \(low, high\)"),
+        ({"interval": (CODE, CODE, CODE)}, r"interval must be a tuple \(low, high\)"),
+        ({"interval": (CODE[:3], CODE)}, "low of interval has shape"),
+        ({"interval": (CODE, CODE + np.inf)}, "high of interval must be finite"),
+        ({"interval": (CODE + 1.0, CODE)}, "low of interval must be at most high"),
+    ],
+)
+def test_signals_that_cannot_be_drawn_are_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        plot_signal(**{"dist": BELIEF, **options})
 
 
 def test_errors_are_bars_in_the_order_given_with_their_values():
@@ -103,9 +192,13 @@ from types import SimpleNamespace
 import matplotlib
 before = matplotlib.rcParams.copy()
 from bayeslista import SpikeSlab
-bayeslista.plots.plot_code([1.0], SpikeSlab([0.5], 1.0, 1.0)).figure.canvas.draw()
-bayeslista.plots.plot_nmse({"a": 0.5}).figure.canvas.draw()
-bayeslista.plots.learning_curves(SimpleNamespace(history_={"training_nmse": [0.5]})).figure.canvas.draw()
+bayeslista.plots.plot_code([1.0], SpikeSlab([0.5], 1.0, 1.0)).figure.draw_without_rendering()
+bayeslista.plots.plot_nmse({"a": 0.5}).figure.draw_without_rendering()
+belief = SpikeSlab([0.5, 0.2], 1.0, 1.0)
+for draw in ("plot_signal", "pit_histogram", "reliability_diagram", "coverage_curve", "error_by_std"):
+    getattr(bayeslista.plots, draw)(belief, [1.0, 0.0]).figure.draw_without_rendering()
+bayeslista.plots.uncertainty_map([[1.0]], [[0.5]], [[2.0]]).figure.draw_without_rendering()
+bayeslista.plots.learning_curves(SimpleNamespace(history_={"training_nmse": [0.5]})).figure.draw_without_rendering()
 assert "matplotlib.pyplot" not in sys.modules
 assert matplotlib.rcParams.copy() == before
 """
@@ -163,14 +256,14 @@ def test_errors_of_zero_and_passes_that_went_wrong_are_drawn():
     )
     for model in (perfect, wrong):
         axes = learning_curves(model)
-        axes.figure.canvas.draw()
+        axes.figure.draw_without_rendering()
         assert axes.child_axes[0].get_yscale() == "linear"
 
 
 @pytest.mark.parametrize("model", [FILTERED, DESCENDED, ASCENDED])
 def test_learning_curves_lie_inside_their_figure(model):
     figure = learning_curves(model).figure
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     box = figure.get_tightbbox()
     assert min(box.x0, box.y0) >= 0
     assert box.x1 <= figure.get_figwidth()

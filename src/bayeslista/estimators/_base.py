@@ -30,6 +30,8 @@ from tqdm import tqdm
 from bayeslista._precision import common_dtype
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real
+from bayeslista.estimators._recalibration import METHODS, Recalibration, fit_recalibration
+from bayeslista.metrics._forecasts import check_level
 from bayeslista.proximal import estimate_design_matrix
 
 _LARGEST_BLOCK = 1024
@@ -245,12 +247,20 @@ class BaseSparseCoder(
 class DistributionalSparseCoder(BaseSparseCoder):
     """A sparse coder that predicts a distribution for every coefficient: `predict` is its mean.
 
-    A subclass implements `predict_dist`.
+    A subclass implements `_own_dist`, what it predicts before any `calibrate`, and lets `fit` forget what `calibrate`
+    learned.
+
+    Attributes
+    ----------
+    recalibration_ : Recalibration or None
+        What `calibrate` learned; None before it, and after `fit` or `uncalibrate`.
     """
 
+    recalibration_: Recalibration | None = None
+
     @abstractmethod
-    def predict_dist(self, X: ArrayLike) -> SpikeSlab:
-        """Predict a distribution for every coefficient."""
+    def _own_dist(self, X: ArrayLike) -> SpikeSlab:
+        """Predict a distribution for every coefficient, without what `calibrate` learned."""
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Predict the codes of observations, and how uncertain they are.
@@ -271,6 +281,103 @@ class DistributionalSparseCoder(BaseSparseCoder):
         """
         distribution = self.predict_dist(X)
         return (distribution.mean(), distribution.std()) if return_std else distribution.mean()
+
+    def predict_dist(self, X: ArrayLike) -> SpikeSlab:
+        """Predict a distribution for every coefficient.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+
+        Returns
+        -------
+        SpikeSlab
+            Of shape (n_samples, n_components), or (n_samples,) if the codes of `fit` were one-dimensional.
+        """
+        return self._recalibrated(self._own_dist(X))
+
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.9, method: str = "model"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Predict an interval for every coefficient.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        level : float, default=0.9
+            Probability in [0, 1] that an interval is to hold.
+        method : {"model", "conformal"}, default="model"
+            "model" is the central interval of `predict_dist`. "conformal" is a central interval of what the model
+            predicted before `calibrate`, of a level that its n pairs decide for each coefficient: if they and the
+            signals to come are exchangeable, it holds each coefficient with at least the probability asked for, on
+            average over signals and pairs, however wrong the model is. It is infinite where the level exceeds
+            n / (n + 1).
+
+        Returns
+        -------
+        low, high : ndarray of shape (n_samples, n_components) or (n_samples,)
+            The ends, both part of the interval.
+        """
+        check_choice("method", method, ("model", "conformal"))
+        check_real("level", level, minimum=0)
+        check_level(level)
+        if method == "model":
+            return self.predict_dist(X).interval(level)
+        own = self._own_dist(X)
+        if self.recalibration_ is None:
+            raise ValueError(
+                "Conformal intervals need pairs that the model did not learn from; call calibrate(X, y) first."
+            )
+        return self.recalibration_.interval(own, float(level))
+
+    def calibrate(self, X: ArrayLike, y: ArrayLike, method: str = "isotonic") -> Self:
+        """Mend P(active) and the width of the slab by pairs that the model did not learn from.
+
+        P(active) goes through a monotone map, and variances of slabs are multiplied by one number and increased by
+        another; means of slabs stay, so the mean of a prediction moves as its P(active) does. Calling it again begins
+        anew from what `fit` learned; `uncalibrate` goes back to that, `fit` forgets it, and `partial_fit` keeps it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row. Two hundred are enough as a rule, where codes have a hundred coefficients.
+        y : array-like of shape (n_samples, n_components) or (n_samples,)
+            Their codes, one a row.
+        method : {"isotonic", "logistic"}, default="isotonic"
+            The map of P(active): of any monotone shape, or linear in log-odds, which needs fewer pairs.
+
+        Returns
+        -------
+        Self
+            The estimator, calibrated.
+        """
+        check_choice("method", method, METHODS)
+        model = self._ready(X)
+        _, codes = model._validate_pairs(X, y, reset=False)
+        own = model._own_dist(X)
+        self.recalibration_ = fit_recalibration(own, codes.reshape(own.shape), method)
+        return self
+
+    def uncalibrate(self) -> Self:
+        """Forget what `calibrate` learned.
+
+        Returns
+        -------
+        Self
+            The estimator, as `fit` and `partial_fit` left it.
+        """
+        self.__dict__.pop("recalibration_", None)
+        return self
+
+    def _ready(self, X: ArrayLike) -> Self:
+        """The estimator if it can predict such observations."""
+        check_is_fitted(self, "design_matrix_")
+        return self
+
+    def _recalibrated(self, dist: SpikeSlab) -> SpikeSlab:
+        return dist if self.recalibration_ is None else self.recalibration_.apply(dist)
 
 
 def in_blocks(function: Callable[..., Any], rows: Any, largest: int = _LARGEST_BLOCK) -> Any:

@@ -54,6 +54,7 @@ _ARRAYS = 64  # of the size of the codes, in a layer of vector AMP
 _FOLDS = 5
 _ENOUGH_TO_DRAW_FROM = 60  # nonzero coefficients
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
+_USUAL_LEAST = 0.01  # variance of a slab, in units of the codes that are not zero
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
 _BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE = 64, 8, 10, 0.02
 _TRAINING_WORK, _HEAD_WORK = 1e11, 2e11  # products of numbers, a minute or so together
@@ -84,11 +85,24 @@ class Learned(NamedTuple):
     drawn: SlabMixture  # what codes are simulated from
 
 
+class Head(NamedTuple):
+    """What held-out pairs said of the confidence of a Gaussian base.
+
+    Log-odds are multiplied by `temper` and moved by `offset`; variances of slabs are multiplied by `widening`, and
+    `least` is added to them.
+    """
+
+    temper: float = 1.0
+    offset: float = 0.0
+    widening: float = 1.0
+    least: float = 0.0
+
+
 class Base(NamedTuple):
-    """A Gaussian base, and what held-out pairs said of its confidence: temper, offset and widening."""
+    """A Gaussian base and its head."""
 
     layer: GaussianBase
-    head: tuple[float, float, float]
+    head: Head
 
 
 @dataclass
@@ -372,7 +386,7 @@ class SpikeSlabLearner:
         for i, (sums, model) in enumerate(zip(others, models, strict=True)):
             layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.spread, self.dtype)
             rows = fold == i
-            belief = _structured_belief(Base(layer, (1.0, 0.0, 1.0)), Y[rows].astype(self.dtype))
+            belief = _structured_belief(Base(layer, Head()), Y[rows].astype(self.dtype))
             errors.append((rows, _squared_errors(belief, B[rows])))
             told.append((layer, Y[rows].astype(self.dtype), B[rows].astype(self.dtype)))
         structured = np.zeros(len(B))
@@ -411,22 +425,38 @@ def _cast(tree: Any, dtype: Any) -> Any:
 
 
 def _structured_belief(base: Base, Y: Numbers) -> Denoised:
-    temper, offset, widening = base.head
+    temper, offset, widening, least = base.head
     mean, var = cavities(base.layer, Y)
     belief: Any = denoise(mean, var, base.layer.prior, temper, offset, widening)
-    return jax.tree.map(np.asarray, belief)
+    belief = jax.tree.map(np.asarray, belief)
+    return belief._replace(slab_var=belief.slab_var + belief.slab_var.dtype.type(least))
 
 
-def _structured_head(told: list[tuple[Numbers, ...]]) -> tuple[float, float, float]:
-    """Temper, offset and widening of the best log score of pairs that each layer was not made from."""
+def _structured_head(told: list[tuple[Numbers, ...]]) -> Head:
+    """The head of the best log score of pairs that each layer was not made from, with a price on a wrong variance."""
+
+    def head(point: Numbers) -> Head:
+        temper, widening, least = np.exp(point[[0, 2, 3]]).tolist()
+        return Head(temper, float(point[1]), widening, _USUAL_LEAST * least)
 
     def loss(point: Numbers) -> float:
-        head = float(np.exp(point[0])), float(point[1]), float(np.exp(point[2]))
-        scores = [np.mean(log_score(_structured_belief(Base(layer, head), Y), B)) for layer, Y, B in told]
-        return -float(np.mean(scores)) + 1e-3 * float(np.sum(np.square(point)))
+        scores, variance, error = [], 0.0, 0.0
+        for layer, Y, B in told:
+            belief = _structured_belief(Base(layer, head(point)), Y)
+            scores.append(float(np.mean(log_score(belief, B))))
+            variance += float(np.sum(_variances(belief)))
+            error += float(np.sum(_squared_errors(belief, B)))
+        miss = np.log(variance / error) if error > 0 else 0.0
+        return miss**2 - float(np.mean(scores)) + 1e-3 * float(np.sum(np.square(point)))
 
-    best = minimize(loss, np.zeros(3), method="Nelder-Mead", options={"maxfev": 80, "xatol": 0.02, "fatol": 1e-4})
-    return float(np.exp(best.x[0])), float(best.x[1]), float(np.exp(best.x[2]))
+    corners = np.vstack([np.zeros(4), 0.4 * np.eye(4)])  # its own are far too near to tell a slope from zero
+    options = {"maxfev": 120, "xatol": 0.02, "fatol": 1e-4, "initial_simplex": corners}
+    return head(minimize(loss, np.zeros(4), method="Nelder-Mead", options=options).x)
+
+
+def _variances(belief: Denoised) -> Numbers:
+    chance, mean = np.asarray(jax.nn.sigmoid(belief.log_odds)), np.asarray(belief.slab_mean)
+    return chance * (belief.slab_var + (1 - chance) * mean**2)
 
 
 def _squared_errors(belief: Denoised, B: Numbers) -> Numbers:

@@ -264,6 +264,7 @@ class BayesLISTA(DistributionalSparseCoder):
                 passes.append(row)
                 advance(bar, row.nmse)
         self._learner = learner
+        self.uncalibrate()
         self._stream: Pass | None = None
         self._first_pairs: tuple[np.ndarray, np.ndarray] | None = None
         return self._finish(passes, passes)
@@ -317,18 +318,23 @@ class BayesLISTA(DistributionalSparseCoder):
             Observations, one a row.
         include_noise : bool, default=True
             Whether to predict the codes, with all that separates them from the network's output: calibrated on
-            held-out pairs where there were any, else the noise added to the slab. Without it the distribution is the
-            network's own ω, m and v, as in the paper.
+            held-out pairs where there were any, else the noise added to the slab, and mended by `calibrate` if it was
+            called. Without it the distribution is the network's own ω, m and v, as in the paper.
 
         Returns
         -------
         SpikeSlab
             Of shape (n_samples, n_components), or (n_samples,) if the codes of `fit` were one-dimensional.
         """
-        return self._distribution(self._validate_observations(X), include_noise, self._code_shape)
+        if include_noise:
+            return super().predict_dist(X)
+        return self._distribution(self._validate_observations(X), False, self._code_shape)
+
+    def _own_dist(self, X: ArrayLike) -> SpikeSlab:
+        return self._distribution(self._validate_observations(X), True, self._code_shape)
 
     def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
-        return self._distribution(Y, True, (self.n_components_,)).mean()
+        return self._recalibrated(self._distribution(Y, True, (self.n_components_,))).mean()
 
     def _distribution(self, Y: Float[np.ndarray, "n K"], include_noise: bool, code_shape: tuple[int, ...]) -> SpikeSlab:
         observation_unit, code_unit = self._learner.units

@@ -178,6 +178,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
                 learner.learn_from_pairs()
                 learner.calibrate(self.calibration_steps, random)
         self._learner = learner
+        self.uncalibrate()
         return self._finish()
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -208,19 +209,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
         self._learner = learner
         return self._finish()
 
-    def predict_dist(self, X: ArrayLike) -> SpikeSlab:
-        """Predict a distribution for every coefficient.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_observed)
-            Observations, one a row.
-
-        Returns
-        -------
-        SpikeSlab
-            Of shape (n_samples, n_components), or (n_samples,) if the codes of `fit` were one-dimensional.
-        """
+    def _own_dist(self, X: ArrayLike) -> SpikeSlab:
         model = self._ready(X)
         return model._distribution(model._validate_observations(X), model._code_shape)
 
@@ -244,7 +233,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
         return hasattr(self, "design_matrix_") or self._all_given()
 
     def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
-        return self._distribution(Y, (self.n_components_,)).mean()
+        return self._recalibrated(self._distribution(Y, (self.n_components_,))).mean()
 
     def _distribution(self, Y: Float[np.ndarray, "n K"], code_shape: tuple[int, ...]) -> SpikeSlab:
         observation_unit, code_unit = self._learner.units
@@ -257,7 +246,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
     def _all_given(self) -> bool:
         return all(getattr(self, name) is not None for name in _GIVEN)
 
-    def _ready(self, X: ArrayLike) -> "SpikeSlabNet":
+    def _ready(self, X: ArrayLike) -> Self:
         """The estimator itself if it is fitted; else, if all is given, a copy that has taken it for learned."""
         if hasattr(self, "design_matrix_"):
             return self

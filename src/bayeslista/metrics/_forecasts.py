@@ -113,6 +113,16 @@ def check_level(level: float) -> float:
     return float(level)
 
 
+def moment_blocks(read: Parameters | Samples, codes: NDArray[np.floating]) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Mean and variance of predictions, and the true codes, so many coefficients at a time."""
+    if isinstance(read, Samples):
+        for draws, code in sample_blocks(read, codes):
+            yield draws.mean(axis=0), draws.var(axis=0, ddof=1), code
+    else:
+        for q, m, s, code in blocks(read, codes):
+            yield q * m, q * s * s + q * (1.0 - q) * m * m, code
+
+
 def prob_active_blocks(read: Parameters | Samples, codes: NDArray[np.floating]) -> Iterator[tuple[Floats, NDArray]]:
     """P(active) and whether the true codes are, so many coefficients at a time; a Gaussian is refused."""
     _require_atom(read)

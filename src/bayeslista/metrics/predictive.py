@@ -22,6 +22,7 @@ from bayeslista.metrics._forecasts import (
     blocks,
     check_level,
     lower_tail,
+    moment_blocks,
     read_codes,
     read_forecast,
     sample_blocks,
@@ -305,7 +306,7 @@ def sharpness(dist: Forecast) -> float:
     """
     read = read_forecast(dist)
     codes = read_codes(read, np.zeros(()))
-    return sum(float(np.sum(np.sqrt(var))) for _, var, _ in _moments(read, codes)) / _size(read, codes)
+    return sum(float(np.sum(np.sqrt(var))) for _, var, _ in moment_blocks(read, codes)) / _size(read, codes)
 
 
 def variance_ratio(dist: Forecast, B: ArrayLike) -> float:
@@ -334,7 +335,7 @@ def variance_ratio(dist: Forecast, B: ArrayLike) -> float:
     read = read_forecast(dist)
     codes = read_codes(read, B)
     spread = error = 0.0
-    for mean, var, code in _moments(read, codes):
+    for mean, var, code in moment_blocks(read, codes):
         spread += float(np.sum(var))
         error += float(np.sum(np.square(mean - code)))
     if error == 0.0:
@@ -384,16 +385,6 @@ def _lower_end(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
     end[negative] = np.minimum(end[negative], 0.0)
     end[positive] = np.where(q[positive] < 1.0, np.maximum(end[positive], 0.0), end[positive])
     return end
-
-
-def _moments(read: Parameters | Samples, codes: NDArray) -> Any:
-    """Mean and variance of predictions, and the true codes, block by block."""
-    if isinstance(read, Samples):
-        for draws, code in sample_blocks(read, codes):
-            yield draws.mean(axis=0), draws.var(axis=0, ddof=1), code
-    else:
-        for q, m, s, code in blocks(read, codes):
-            yield q * m, q * s * s + q * (1.0 - q) * m * m, code
 
 
 def _log_losses(block: Block) -> Floats:
