@@ -26,9 +26,9 @@ def truth_and_codes(n, seed=0):
 
 
 def distorted(truth):
-    """Log-odds doubled and moved, slabs half as wide: far too sure, but in the right order."""
+    """Log-odds doubled and moved, slabs half as wide and too small: far too sure, but in the right order."""
     odds = np.log(truth.prob_active) - np.log1p(-truth.prob_active)
-    return SpikeSlab(1 / (1 + np.exp(-2 * odds - 1)), truth.slab_mean, truth.slab_var / 4)
+    return SpikeSlab(1 / (1 + np.exp(-2 * odds - 1)), truth.slab_mean / 1.2, truth.slab_var / 4)
 
 
 class TestRecalibration:
@@ -41,6 +41,7 @@ class TestRecalibration:
         # 4,000 coefficients to learn from: shares in tenths are known to about 0.02, the scale to 2 %.
         assert expected_calibration_error(distorted(truth), fresh) > 0.08
         assert expected_calibration_error(mended, fresh) < 0.02
+        assert found.slab_gain == pytest.approx(1.2, rel=0.05)
         assert found.slab_scale == pytest.approx(2.0, rel=0.15)
         assert log_score(mended, fresh) < log_score(truth, fresh) + 0.01
         for level in (0.5, 0.8, 0.9, 0.95):
@@ -138,7 +139,7 @@ class TestEstimators:
         assert model.calibrate(data.Y_test[held], data.B_test[held]) is model
         after = model.predict_dist(data.Y_test[rest])
         assert not np.array_equal(before.prob_active, after.prob_active)
-        assert np.array_equal(before.slab_mean, after.slab_mean)
+        assert np.allclose(before.slab_mean * model.recalibration_.slab_gain, after.slab_mean)
         assert np.array_equal(model.predict(data.Y_test[rest]), after.mean())
         assert np.array_equal(model.transform(data.Y_test[rest]), after.mean())
         low, high = model.predict_interval(data.Y_test[rest], 0.8)

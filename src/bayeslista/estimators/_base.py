@@ -335,9 +335,9 @@ class DistributionalSparseCoder(BaseSparseCoder):
     def calibrate(self, X: ArrayLike, y: ArrayLike, method: str = "isotonic") -> Self:
         """Mend P(active) and the width of the slab by pairs that the model did not learn from.
 
-        P(active) goes through a monotone map, and variances of slabs are multiplied by one number and increased by
-        another; means of slabs stay, so the mean of a prediction moves as its P(active) does. Calling it again begins
-        anew from what `fit` learned; `uncalibrate` goes back to that, `fit` forgets it, and `partial_fit` keeps it.
+        P(active) goes through a monotone map; means of slabs are multiplied by one number, variances by another, and a
+        third is added to these. The mean of a prediction moves as they do. Calling it again begins anew from what `fit`
+        learned; `uncalibrate` goes back to that, `fit` forgets it, and `partial_fit` keeps it.
 
         Parameters
         ----------

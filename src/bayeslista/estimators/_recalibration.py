@@ -1,12 +1,12 @@
 """What pairs that a model did not learn from can still mend in its predictions, and intervals that they vouch for.
 
-P(active) goes through a monotone map, isotonic or logistic, and the variance of the slab is multiplied by one number
-and increased by another, those of greatest likelihood. Conformal intervals need neither: they are central intervals of
-the model's own distribution, of a level that the held-out pairs decide for each coefficient, and so hold whatever the
-model got wrong.
+P(active) goes through a monotone map, isotonic or logistic; means of slabs are multiplied by one number, variances by
+another, and a third is added to these: those of greatest likelihood. Conformal intervals need none of it: they are
+central intervals of the model's own distribution, of a level that held-out pairs decide for each coefficient, and so
+hold whatever the model got wrong.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from bayeslista.metrics._forecasts import Block, tails
 METHODS = ("isotonic", "logistic")
 
 _NEAREST = 1e-12  # to 0 or 1 that a probability may be before its log-odds are taken
+_ROUNDS = 3  # of the gain and the variance in turn
 _WEAK = 1e6  # inverse strength of the penalty on the logistic map
 
 
@@ -54,6 +55,8 @@ class Recalibration(NamedTuple):
     ----------
     activity : IsotonicMap or LogisticMap
         From P(active) as predicted to what came true.
+    slab_gain : float
+        What means of slabs are multiplied by.
     slab_scale : float
         What standard deviations of slabs are multiplied by, before
     least_var : float
@@ -64,6 +67,7 @@ class Recalibration(NamedTuple):
     """
 
     activity: IsotonicMap | LogisticMap
+    slab_gain: float
     slab_scale: float
     least_var: float
     tails: NDArray[np.float64]
@@ -73,7 +77,7 @@ class Recalibration(NamedTuple):
         dtype = dist.prob_active.dtype
         prob_active = self.activity.apply(dist.prob_active.astype(np.float64)).astype(dtype)
         slab_var = dist.slab_var.astype(np.float64) * self.slab_scale**2 + self.least_var
-        return SpikeSlab(prob_active, dist.slab_mean, slab_var.astype(dtype))
+        return SpikeSlab(prob_active, dist.slab_mean * dtype.type(self.slab_gain), slab_var.astype(dtype))
 
     def interval(self, dist: SpikeSlab, level: float) -> tuple[NDArray, NDArray]:
         """Conformal interval around a prediction of the model, before recalibration."""
@@ -120,33 +124,46 @@ def fit_recalibration(dist: SpikeSlab, codes: NDArray[np.floating], method: str)
     lower, upper = tails(Block(prob, mean, np.sqrt(var), code))
     return Recalibration(
         _fit_activity(prob.ravel(), active.ravel(), method),
-        *_fit_slab(np.square(code - mean)[active], var[active]),
+        *_fit_slab(code[active], mean[active], var[active]),
         np.sort(np.minimum(lower, upper), axis=0),
     )
 
 
-def _fit_slab(square: NDArray[np.float64], var: NDArray[np.float64]) -> tuple[float, float]:
-    """Scale of standard deviations, and what is added to variances, of greatest likelihood given squared errors.
+def _fit_slab(
+    code: NDArray[np.float64], mean: NDArray[np.float64], var: NDArray[np.float64]
+) -> tuple[float, float, float]:
+    """Gain of means, scale of standard deviations and least variance of greatest likelihood, for active coefficients.
 
     One coefficient that the slab was right about counts, too. A scale alone would be at the mercy of a few slabs that
     are far too narrow.
     """
     known = var > 0.0
     if not known.any():
-        return 1.0, float(np.mean(square)) if square.any() else 0.0
+        return 1.0, 1.0, float(np.mean(np.square(code - mean))) if code.size else 0.0
     unit = float(np.exp(np.mean(np.log(var[known]))))
-    errors, ratios = np.append(square[known], unit) / unit, np.append(var[known], unit) / unit
+    size = np.sqrt(unit)
+    b, m, v = (
+        np.append(code[known], size) / size,
+        np.append(mean[known], 0.0) / size,
+        np.append(var[known], unit) / unit,
+    )
+    gain, point = 1.0, np.array([0.0, -2.0])
+    for _ in range(_ROUNDS):
+        square = np.square(b - gain * m)
 
-    def loss(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        def loss(point: NDArray[np.float64], square: NDArray[np.float64] = square) -> tuple[float, Any]:
+            scale, least = np.exp(point)
+            total = scale * v + least
+            slope = (1.0 - square / total) / total
+            value = np.mean(np.log(total) + square / total)
+            return float(value), np.array([scale * np.mean(slope * v), least * np.mean(slope)])
+
+        point = minimize(loss, point, jac=True, method="L-BFGS-B", bounds=[(-12.0, 12.0)] * 2).x
         scale, least = np.exp(point)
-        total = scale * ratios + least
-        slope = (1.0 - errors / total) / total
-        value = np.mean(np.log(total) + errors / total)
-        return float(value), np.array([scale * np.mean(slope * ratios), least * np.mean(slope)])
-
-    fit = minimize(loss, [0.0, -2.0], jac=True, method="L-BFGS-B", bounds=[(-12.0, 12.0)] * 2)
-    scale, least = np.exp(fit.x)
-    return float(np.sqrt(scale)), float(least) * unit
+        weight = 1.0 / (scale * v + least)
+        # The coefficient that was right about its mean has a slope of one.
+        gain = float((np.sum(weight * b * m) + 1.0) / (np.sum(weight * m * m) + 1.0))
+    return gain, float(np.sqrt(scale)), float(least) * unit
 
 
 def _fit_activity(prob: NDArray[np.float64], active: NDArray[np.bool_], method: str) -> IsotonicMap | LogisticMap:
