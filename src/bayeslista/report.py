@@ -7,14 +7,14 @@ reader's light or dark setting.
 import base64
 import os
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from bayeslista._atomic import write_atomically
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -203,14 +203,7 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
     True
     """
     page = _page(title, sections)
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        with unfinished.open("x", encoding="utf-8") as stream:
-            stream.write(page)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_atomically(path, page.encode())
 
 
 def _page(title: str, sections: Sequence[Section]) -> str:

@@ -1,10 +1,11 @@
 """Sparse coders behind scikit-learn's API."""
 
 from bayeslista.estimators._base import NumericalWarning
+from bayeslista.estimators._files import load
 from bayeslista.estimators.bayes_lista import BayesLISTA
 from bayeslista.estimators.fista import FISTA
 from bayeslista.estimators.ista import ISTA
 from bayeslista.estimators.lista import LISTA
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 
-__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlabNet"]
+__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlabNet", "load"]

@@ -5,11 +5,13 @@ shapes and of one floating type.
 """
 
 import math
+import os
 import re
 import sys
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import version
 from typing import Any, Self
 
 import jax
@@ -32,6 +34,7 @@ from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real
 from bayeslista.estimators._recalibration import METHODS, Recalibration, fit_recalibration
 from bayeslista.metrics._forecasts import check_level
+from bayeslista.persistence import write_record
 from bayeslista.proximal import estimate_design_matrix
 
 _LARGEST_BLOCK = 1024
@@ -138,6 +141,28 @@ class BaseSparseCoder(
             What `predict` returns, always two-dimensional.
         """
         return self._predict_codes(self._validate_observations(X))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the estimator, fitted or not, to a file that :func:`bayeslista.load` reads.
+
+        Arrays are kept as safetensors, the rest as JSON in its header. A file is written whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Where to; by custom its name ends with ``.safetensors``. A file that is there is replaced.
+
+        Raises
+        ------
+        ValueError
+            If a parameter cannot be written, such as a numpy.random.Generator as `random_state`.
+        OSError
+            If the file cannot be written.
+        """
+        if not type(self).__module__.startswith(f"{__package__}."):
+            raise ValueError(f"load does not know {type(self).__name__}, a class of your own. Use pickle or joblib.")
+        versions = {name: version(name) for name in ("bayeslista", "numpy", "jax", "scikit-learn")}
+        write_record(path, {"estimator": type(self).__name__, "state": dict(vars(self))}, versions)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

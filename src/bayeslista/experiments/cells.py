@@ -7,15 +7,15 @@ kept in a small JSON file named after that description, and need not be computed
 import hashlib
 import json
 import math
-import os
 import time
-import uuid
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+
+from bayeslista._atomic import write_atomically
 
 __all__ = ["CACHE_VERSION", "Cell", "Outcome", "Row", "compute", "load", "store"]
 
@@ -171,12 +171,7 @@ def store(cell: Cell, folder: Path, outcome: Outcome) -> None:
     [{'method': 'ISTA', 'x': 4, 'nmse': 0.5}]
     """
     text = json.dumps(_identity(cell) | outcome._asdict(), indent=1, allow_nan=False)
-    unfinished = folder / f".unfinished-{uuid.uuid4().hex}"
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, _path(cell, folder))
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_atomically(_path(cell, folder), text.encode())
 
 
 def load(cell: Cell, folder: Path) -> Outcome | None:

@@ -1,0 +1,42 @@
+"""Files that are there whole or not at all."""
+
+import os
+import uuid
+from pathlib import Path
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file that takes its name only once it is on disk; one that was there stays if anything fails.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, in a folder that exists.
+    content : bytes
+        All of it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from bayeslista._atomic import write_atomically
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_atomically(Path(folder) / "note", b"whole")
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['note']
+    """
+    target = Path(path)
+    unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}")
+    try:
+        with unfinished.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,233 @@
+"""Files of models: nothing changes on the way, nothing half-written stays, and nothing wrong is taken for right."""
+
+import json
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+import bayeslista
+from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SpikeSlabNet, persistence
+from bayeslista.datasets import make_sparse_codes
+from bayeslista.network import Gaussian
+from bayeslista.persistence import read_record, write_record
+
+KEPT = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_sparse_codes(n_train=60, n_test=30, n_observed=8, n_components=10, random_state=0)
+
+
+def estimators(data):
+    matrix, few = data.design_matrix, {"random_state": 0, "max_iter": 2}
+    return {
+        "ista": ISTA(3, design_matrix=matrix),
+        "fista": FISTA(3),
+        "lista": LISTA(2, design_matrix=matrix, **few),
+        "bayes_lista": BayesLISTA(2, design_matrix=matrix, **few),
+        "published": BayesLISTA.published(2, design_matrix=matrix, **few),
+        "spike_slab_net": SpikeSlabNet(2, mode="fast", design_matrix=matrix, calibration_steps=0, random_state=0),
+        "learned_matrix": SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
+    }
+
+
+NAMES = ["ista", "fista", "lista", "bayes_lista", "published", "spike_slab_net", "learned_matrix"]
+
+
+def assert_same(one, other):
+    """Trees of the same types and the same bits."""
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray) and one.dtype != object:
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for name in one:
+            assert_same(one[name], other[name])
+    elif hasattr(one, "__dict__") and not isinstance(one, (type, np.ndarray)):
+        assert_same(dict(vars(one)), dict(vars(other)))
+    else:
+        assert np.array_equal(one, other, equal_nan=isinstance(one, float))
+
+
+class TestEstimators:
+    @pytest.mark.parametrize(
+        ("name", "dtype"), [*((name, np.float64) for name in NAMES), ("spike_slab_net", np.float32)]
+    )
+    def test_a_round_trip_changes_no_bit(self, data, tmp_path, name, dtype):
+        model = estimators(data)[name].fit(data.Y_train.astype(dtype), data.B_train.astype(dtype))
+        if hasattr(model, "calibrate"):
+            model.calibrate(data.Y_test, data.B_test, method="logistic" if dtype is np.float32 else "isotonic")
+        model.save(tmp_path / "model.safetensors")
+        again = bayeslista.load(tmp_path / "model.safetensors")
+        assert_same(model, again)
+        assert_same(model.predict(data.Y_test), again.predict(data.Y_test))
+        if hasattr(model, "partial_fit"):
+            more = [each.partial_fit(data.Y_test, data.B_test).predict(data.Y_test) for each in (model, again)]
+            assert_same(*more)
+
+    def test_images_and_their_base_come_back(self, tmp_path):
+        random = np.random.default_rng(0)
+        B = np.maximum(random.standard_normal((60, 1)) + 0.3 * random.standard_normal((60, 12)), 0.0)
+        Y = B @ random.standard_normal((12, 6))
+        model = SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0).fit(Y, B)
+        assert model.structured_
+        model.save(tmp_path / "model")
+        assert_same(model.predict(Y), bayeslista.load(tmp_path / "model").predict(Y))
+
+    def test_names_of_features_and_the_state_of_randomness_come_back(self, data, tmp_path):
+        frame = pd.DataFrame(data.Y_train, columns=[f"y{i}" for i in range(8)])
+        model = LISTA(2, max_iter=1, random_state=np.random.RandomState(3)).fit(frame, data.B_train)
+        model.save(tmp_path / "model")
+        again = bayeslista.load(tmp_path / "model")
+        assert again.feature_names_in_.tolist() == list(frame.columns)
+        assert again.random_state.randint(10**9) == clone(model).random_state.randint(10**9)
+        with pytest.raises(ValueError, match="feature names"):
+            again.predict(frame.rename(columns={"y0": "z0"}))
+
+    def test_one_that_is_not_fitted_is_still_not(self, data, tmp_path):
+        BayesLISTA(7, shrinkage=0.2).save(tmp_path / "model")
+        again = bayeslista.load(tmp_path / "model")
+        assert again.get_params() == BayesLISTA(7, shrinkage=0.2).get_params()
+        with pytest.raises(NotFittedError):
+            again.predict(data.Y_test)
+
+    @pytest.mark.parametrize("name", NAMES[:-1])
+    def test_files_of_the_first_format_are_read_for_ever(self, data, name):
+        model = bayeslista.load(KEPT / f"{name}.safetensors")
+        expected = np.load(KEPT / "predictions.npz")[name]
+        np.testing.assert_allclose(model.predict(data.Y_test[:3]), expected, rtol=1e-6, atol=1e-8)
+
+    def test_what_cannot_be_saved_is_refused_before_anything_is_written(self, tmp_path):
+        class Mine(ISTA):
+            pass
+
+        for model, message in (
+            (Mine(), "load does not know Mine"),
+            (LISTA(random_state=np.random.default_rng(0)), r"state.*random_state.*Generator, which cannot be saved"),
+            (ISTA(design_matrix=np.array([["a", 1]], dtype=object)), "cannot be saved"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                model.save(tmp_path / "model")
+        assert os.listdir(tmp_path) == []
+
+    def test_pickle_keeps_them_as_well(self, data):
+        model = estimators(data)["bayes_lista"].fit(data.Y_train, data.B_train)
+        assert_same(model.predict(data.Y_test), pickle.loads(pickle.dumps(model)).predict(data.Y_test))
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.builds(np.float32, st.floats(width=32)),
+    st.builds(np.dtype, st.sampled_from(["float32", "int64"])),
+    hnp.arrays(st.sampled_from([np.float64, np.float32, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, min_side=0)),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda part: st.one_of(
+        st.lists(part),
+        st.tuples(part, part),
+        st.dictionaries(st.text(), part),
+        st.builds(Gaussian, part, part),
+    ),
+    max_leaves=8,
+)
+
+
+class TestRecords:
+    @given(TREES)
+    def test_any_tree_comes_back_as_it_was(self, tmp_path_factory, tree):
+        path = tmp_path_factory.getbasetemp() / "tree"
+        write_record(path, tree)
+        assert_same(tree, read_record(path, {"Gaussian": Gaussian}))
+
+    def test_the_header_tells_of_versions(self, tmp_path):
+        ISTA().save(tmp_path / "model")
+        content = (tmp_path / "model").read_bytes()
+        (size,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + size])["__metadata__"]
+        assert header["format_version"] == "1"
+        assert "scikit-learn" in json.loads(header["versions"])
+
+    @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+    def test_a_file_that_is_cut_short_is_refused(self, tmp_path, share):
+        path = tmp_path / "model"
+        ISTA(design_matrix=np.ones((3, 4))).save(path)
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(ValueError, match="cut short"):
+            bayeslista.load(path)
+
+    def test_no_byte_of_the_arrays_or_the_content_can_change_unnoticed(self, tmp_path):
+        path = tmp_path / "model"
+        ISTA(7, design_matrix=np.ones((3, 4))).save(path)
+        content = path.read_bytes()
+        begin = content.index(b'\\"n_layers\\"')
+        for place in (*range(begin, begin + 40, 3), len(content) - 1):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(ValueError, match=str(path)):
+                bayeslista.load(path)
+
+    def test_other_files_are_refused_by_name(self, tmp_path, monkeypatch):
+        from safetensors.numpy import save_file
+
+        path = tmp_path / "model"
+        path.write_text("a,b\n1,2\n")
+        with pytest.raises(ValueError, match="no safetensors file"):
+            bayeslista.load(path)
+        save_file({"a": np.ones(3)}, path)
+        with pytest.raises(ValueError, match="of another program"):
+            bayeslista.load(path)
+        write_record(path, [1, 2])
+        with pytest.raises(ValueError, match="holds no estimator"):
+            bayeslista.load(path)
+        write_record(path, Gaussian(1, 2))
+        with pytest.raises(ValueError, match="there is no Gaussian"):
+            read_record(path, {})
+        with pytest.raises(ValueError, match="does not hold what"):
+            read_record(path, {"Gaussian": bayeslista.persistence.SafetensorError})
+        monkeypatch.setattr(persistence, "FORMAT", 2)
+        write_record(path, 1)
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match=r"format 2.*reads up to 1.*newer"):
+            bayeslista.load(path)
+        monkeypatch.setattr(persistence, "_encode", lambda *_: {"$": "lambda"})
+        write_record(path, 1)
+        with pytest.raises(ValueError, match="there is no kind 'lambda'"):
+            read_record(path, {})
+
+    def test_a_missing_file_is_told_as_such(self, tmp_path):
+        with pytest.raises(FileNotFoundError):
+            bayeslista.load(tmp_path / "none")
+
+    def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
+        path = tmp_path / "model"
+        ISTA(3).save(path)
+
+        def fail(_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            ISTA(4).save(path)
+        assert os.listdir(tmp_path) == ["model"]
+        assert bayeslista.load(path).n_layers == 3
