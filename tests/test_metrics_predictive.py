@@ -1,7 +1,7 @@
 """Scores of distributions against quadrature, draws, the methods of SpikeSlab, and the laws that define them."""
 
 import tracemalloc
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -87,6 +87,14 @@ class TestCoverageAndWidth:
         low, high = belief.interval(level)
         assert coverage(belief, codes, level) == pytest.approx(np.mean((low <= codes) & (codes <= high)), abs=0.002)
         assert interval_width(belief, level) == pytest.approx(np.mean(high - low), rel=1e-9)
+
+    @pytest.mark.parametrize("level", [0.0, 0.5, 0.9, 0.999999, 1.0])
+    def test_widths_are_those_of_the_intervals_where_ends_meet_the_atom(self, level):
+        chances, means = [0.0, 1e-9, 0.05, 0.3, 0.95, 0.999, 1.0], [-50.0, -0.5, 0.0, 1e-9, 4.0]
+        for chance, mean, var in product(chances, means, [0.0, 1e-12, 1.0]):
+            belief = SpikeSlab(chance, mean, var)
+            low, high = belief.interval(level)
+            assert interval_width(belief, level) == pytest.approx(float(high - low), rel=1e-9, abs=1e-12)
 
     def test_level_one_holds_everything_and_is_infinitely_wide(self):
         belief, codes = mixed()

@@ -183,7 +183,7 @@ def interval_width(dist: Forecast, level: float = 0.9) -> float:
             total += float(np.sum(high - low))
     else:
         for q, m, s, _ in blocks(read, codes):
-            total -= float(np.sum(_lower_end(q, m, s, tail)) + np.sum(_lower_end(q, -m, s, tail)))
+            total += float(np.sum(_widths(q, m, s, tail)))
     return total / _size(read, codes)
 
 
@@ -372,19 +372,28 @@ def _pit_blocks(read: Parameters | Samples, codes: NDArray, random_state: Any) -
             yield np.clip(lower - atom * random.random(block.code.size), 0.0, 1.0)
 
 
-def _lower_end(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
-    """Smallest value that has at least the probability `tail` up to it, for tails of at most one half."""
+def _widths(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
+    """Widths of central intervals, for tails of at most one half.
+
+    An end is at zero, beyond it with as much of the slab outside as the tail asks for, or short of it with the atom
+    outside, too. The share of the slab that is outside is the same for both ends, so it is inverted once.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        below = q * ndtr(np.where(s > 0.0, -m / s, np.where(m > 0.0, -np.inf, np.inf)))
-    negative, positive = (tail <= below) & (q > 0.0), tail > below + (1.0 - q)
-    end = np.zeros(q.shape)
-    for chosen, missing in ((negative, 0.0), (positive, 1.0 - q[positive])):
-        width = s[chosen]
-        score = ndtri((tail - missing) / q[chosen])
-        end[chosen] = m[chosen] + width * np.where(width > 0.0, score, 0.0)
-    end[negative] = np.minimum(end[negative], 0.0)
-    end[positive] = np.where(q[positive] < 1.0, np.maximum(end[positive], 0.0), end[positive])
-    return end
+        small = ndtr(np.where(s > 0.0, -np.abs(m) / s, np.where(m == 0.0, np.inf, -np.inf)))
+    near, far, atom = q * small, q * (1.0 - small), 1.0 - q
+    below, above = np.where(m > 0.0, near, far), np.where(m > 0.0, far, near)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        score = ndtri(np.minimum(tail, q - tail) / q)
+        reach = np.where((q > tail) & (s > 0.0), s * np.where(2.0 * tail < q, -score, score), 0.0)
+    low = np.where((tail <= below) & (q > 0.0), np.minimum(m - reach, 0.0), 0.0)
+    high = np.where((tail <= above) & (q > 0.0), np.maximum(m + reach, 0.0), 0.0)
+    width = high - low
+    short = np.flatnonzero((tail > near + atom) | ((q == 1.0) & (s == 0.0)))  # never both ends
+    q, m, s, atom = q[short], np.abs(m[short]), s[short], atom[short]
+    with np.errstate(invalid="ignore"):
+        inside = m + np.where(s > 0.0, s * ndtri((tail - atom) / q), 0.0)
+    width[short] -= np.where(q < 1.0, np.maximum(inside, 0.0), inside)
+    return width
 
 
 def _log_losses(block: Block) -> Floats:
