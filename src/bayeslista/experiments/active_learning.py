@@ -24,7 +24,6 @@ __all__ = ["FIGURE", "LEARNERS", "Learner", "compare_with_random", "compute"]
 
 _SIZES = {
     "n_train": 50,
-    "n_pool": 500,
     "n_test": 100,
     "n_observed": 100,
     "n_layers": 20,
@@ -33,18 +32,20 @@ _ADDITIONS = tuple(range(11))
 _PUBLISHED, _DEFAULT = "BayesLISTA, published", "BayesLISTA"
 
 
-def _preset(points: tuple[int, ...], seeds: tuple[int, int], passes: tuple[int, int], per_addition: int) -> Preset:
+def _preset(
+    points: tuple[int, ...], seeds: tuple[int, int], passes: tuple[int, int], per_addition: int, n_pool: int = 500
+) -> Preset:
     """For the published and the default network, the repeats and the passes before the first addition.
 
     After an addition the published network makes `per_addition` passes, and the default one as many as before.
     """
     networks = _PUBLISHED, _DEFAULT
-    sizes = _SIZES | {"passes_per_addition": per_addition}
+    sizes = _SIZES | {"passes_per_addition": per_addition, "n_pool": n_pool}
     return Preset(points, dict(zip(networks, seeds, strict=True)), dict(zip(networks, passes, strict=True)), sizes)
 
 
 PRESETS = {
-    "quick": _preset((0, 1), (1, 1), (5, 1), 2),
+    "quick": _preset((0, 1), (1, 1), (3, 1), 1, n_pool=100),
     "standard": _preset(_ADDITIONS, (6, 20), (20, 2), 3),
     "paper": _preset(_ADDITIONS, (20, 20), (50, 5), 10),
 }

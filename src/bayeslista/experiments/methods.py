@@ -231,7 +231,7 @@ def synthetic_presets(few_points: Sequence[int], points: Sequence[int], sizes: M
         return {"LISTA, published": n, "BayesLISTA, published": n}
 
     return {
-        "quick": Preset(few_points, quick, passes(10) | {LIMIT: 600, "SpikeSlabNet": 0}, sizes),
+        "quick": Preset(few_points, quick, passes(10) | {LIMIT: 300, "SpikeSlabNet": 0}, sizes),
         "standard": Preset(points, standard, passes(100), sizes),
         "paper": Preset(points, paper, passes(1000), sizes),
     }

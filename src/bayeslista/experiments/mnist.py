@@ -20,7 +20,7 @@ def _presets(n_observed: int) -> dict[str, Preset]:
     sizes = _SIZES | {"n_observed": n_observed}
     quick = {method: 1 for method in _ONCE if method not in ("untrained start", "LISTA, published")}
     return {
-        "quick": Preset((2,), quick, {}, sizes),
+        "quick": Preset((1,), quick, {}, sizes),
         "standard": Preset(_PASSES, _ONCE, _STANDARD_ENDS, sizes),
         "paper": Preset(_PASSES, _ONCE, _PAPER_ENDS, sizes),
     }
@@ -49,7 +49,7 @@ def compute(cell: Cell) -> list[Row]:
     >>> from bayeslista.experiments.mnist import FIGURE_100, compute
     >>> cell = FIGURE_100.cells("quick")[0]
     >>> cell.method, cell.settings["points"]
-    ('ISTA', [2])
+    ('ISTA', [1])
     >>> rows = compute(cell)  # doctest: +SKIP
     """
     sizes = dict(cell.settings["sizes"])
