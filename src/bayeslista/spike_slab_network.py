@@ -34,7 +34,8 @@ class HeadScalars(NamedTuple):
 
     log_temper: Float[Array, "4"]
     offset: Float[Array, "4"]
-    log_widening: Float[Array, "4"]
+    log_widening: Float[Array, "4"]  # of cavities, which moves the means of slabs, too
+    log_spread: Float[Array, "4"] | np.ndarray = np.zeros(4, np.float32)  # of slabs alone
 
 
 class NetworkScalars(NamedTuple):
@@ -256,7 +257,10 @@ def answer(problem: Problem, observations: Float[Array, "n K"], state: NetworkSt
     temper = jnp.exp(features @ head.log_temper)[:, None]
     widening = jnp.exp(features @ head.log_widening)[:, None]
     belief = denoise(state.cavity_mean, state.cavity_var, problem.prior, 1.0, 0.0, widening)
-    return belief._replace(log_odds=temper * belief.log_odds + (features @ head.offset)[:, None])
+    return belief._replace(
+        log_odds=temper * belief.log_odds + (features @ head.offset)[:, None],
+        slab_var=belief.slab_var * jnp.exp(features @ head.log_spread)[:, None],
+    )
 
 
 @jax.jit
@@ -332,10 +336,10 @@ def default_scalars(
     if n_propagation_layers and tempered:
         vector = (-0.14, -0.03, 2.3, 0.39, -0.20, 0.18, 0.0)
         propagation = (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11)
-        slopes = ([0.21, 0.04, -0.26, 0.0], [0.0] * 4, [-0.10, -0.04, 0.29, 0.0])
+        slopes = [[0.21, 0.04, -0.26, 0.0], [0.0] * 4, [-0.10, -0.04, 0.29, 0.0], [0.0] * 4]
     else:
         vector = (0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0)
-        slopes = ([0.0] * 4, [0.0] * 4, [0.0] * 4)
+        slopes = [[0.0] * 4] * 4
     head: Any = [np.asarray(slope, dtype) for slope in slopes]
     vectors, propagations = stack(n_vector_layers, vector), stack(n_propagation_layers, propagation)
     temper: Any = np.linspace(propagation[0], propagation[0] * _FINAL_TEMPER, n_further_layers, dtype=dtype)

@@ -202,7 +202,7 @@ def _head_loss(flat: Array, problem: Problem, observations: Array, codes: Array,
 
 
 def _head(flat: Array) -> HeadScalars:
-    return HeadScalars(flat[:4], flat[4:8], flat[8:])
+    return HeadScalars(flat[:4], flat[4:8], flat[8:12], flat[12:])
 
 
 def fit_head(
