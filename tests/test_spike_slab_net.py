@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bayeslista import ISTA, NumericalWarning, SpikeSlab, SpikeSlabNet
+from bayeslista import ISTA, NumericalWarning, SpikeSlab, SpikeSlabNet, load
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.estimators import _spike_slab
 from bayeslista.inference import simulation
@@ -143,6 +143,22 @@ def test_calibration_by_simulation_does_no_harm_and_is_reproducible():
     np.testing.assert_array_equal(trained.predict(data.Y_test), again.predict(data.Y_test))
     scores = [model.predict_dist(data.Y_test).log_prob(data.B_test).mean() for model in (constants, trained)]
     assert scores[1] > scores[0] - 0.02
+
+
+def test_accurate_layers_take_a_second_opinion_that_is_kept_with_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(_spike_slab, "train_scalars", lambda start, *_: (start, simulation.Info(np.zeros(1), 0)))
+    data = make_sparse_codes(100, 512, 8, 16, random_state=1)
+    model = fast(mode="accurate", calibration_steps=10, design_matrix=data.design_matrix)
+    model.fit(data.Y_train, data.B_train)
+    assert model._learner.scalars.opinion is not None
+    score = model.predict_dist(data.Y_test).log_prob(data.B_test).mean()
+    model.save(tmp_path / "model.safetensors")
+    loaded = load(tmp_path / "model.safetensors")
+    assert loaded.predict_dist(data.Y_test).log_prob(data.B_test).mean() == score
+    again = clone(model).fit(data.Y_train, data.B_train)
+    assert again.predict_dist(data.Y_test).log_prob(data.B_test).mean() == score
+    model._learner.scalars = model._learner.scalars._replace(opinion=None)
+    assert score > model.predict_dist(data.Y_test).log_prob(data.B_test).mean()
 
 
 def test_calibration_of_large_matrices_is_cut_short(data, model):

@@ -38,6 +38,16 @@ class HeadScalars(NamedTuple):
     log_spread: Float[Array, "4"] | np.ndarray = np.zeros(4, np.float32)  # of slabs alone
 
 
+class Opinion(NamedTuple):
+    """A second answer, of the layers of vector AMP alone, and the log-odds of its share in the whole.
+
+    Expectation propagation is the better one but, of a doubtful signal, is sometimes sure of the wrong support.
+    """
+
+    head: HeadScalars
+    log_odds: Float[Array, ""]
+
+
 class NetworkScalars(NamedTuple):
     """All that a network learns besides the problem itself."""
 
@@ -45,6 +55,7 @@ class NetworkScalars(NamedTuple):
     propagation_layers: LayerScalars
     further_layers: LayerScalars  # of expectation propagation, for signals in doubt
     head: HeadScalars
+    opinion: Opinion | None = None
 
 
 def early_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
@@ -261,6 +272,118 @@ def answer(problem: Problem, observations: Float[Array, "n K"], state: NetworkSt
         log_odds=temper * belief.log_odds + (features @ head.offset)[:, None],
         slab_var=belief.slab_var * jnp.exp(features @ head.log_spread)[:, None],
     )
+
+
+def vector_state(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
+    """Where the layers of vector AMP end, before any expectation propagation.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    observations : array of shape (n, K)
+        One signal a row.
+    scalars : NetworkScalars
+        Of the network.
+
+    Returns
+    -------
+    NetworkState
+        In the precision of the observations, from which a second opinion is made.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars, vector_state
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> vector_state(problem, np.array([[0.0, 2.0]]), default_scalars(4, 1)).mean.round(1).tolist()
+    [[0.0, 2.0]]
+    """
+    working, rough, early = _roughly(problem, observations, scalars)
+    begin = start(working, rough)
+    state = _unless_diverged(working, rough, vector_layers(working, rough, begin, early.vector_layers), begin)
+    return NetworkState(*(part.astype(observations.dtype) for part in state))
+
+
+@jax.jit
+def blend(first: Denoised, second: Denoised, log_odds: Float[Array, ""]) -> Denoised:
+    """The spike and slab with the moments of a mixture of two.
+
+    Parameters
+    ----------
+    first, second : Denoised
+        Log-odds and slabs.
+    log_odds : array
+        Of the share of the second.
+
+    Returns
+    -------
+    Denoised
+        Mean and variance of every slab are those of the mixture of slabs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import Denoised
+    >>> from bayeslista.spike_slab_network import blend
+    >>> sure = Denoised(np.array([[2.0]]), np.array([[1.0]]), np.array([[0.1]]))
+    >>> other = Denoised(np.array([[2.0]]), np.array([[3.0]]), np.array([[0.1]]))
+    >>> mixture = blend(sure, other, 0.0)
+    >>> mixture.log_odds.round(3).tolist(), mixture.slab_mean.tolist(), mixture.slab_var.round(3).tolist()
+    ([[2.0]], [[2.0]], [[1.1]])
+    """
+    log_shares = jax.nn.log_sigmoid(-log_odds), jax.nn.log_sigmoid(log_odds)
+    active = [share + jax.nn.log_sigmoid(one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)]
+    inactive = [
+        share + jax.nn.log_sigmoid(-one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)
+    ]
+    weight = jax.nn.sigmoid(active[1] - active[0])
+    apart = second.slab_mean - first.slab_mean
+    slab_var = (1 - weight) * first.slab_var + weight * second.slab_var + weight * (1 - weight) * apart**2
+    return Denoised(jnp.logaddexp(*active) - jnp.logaddexp(*inactive), first.slab_mean + weight * apart, slab_var)
+
+
+@jax.jit
+def with_opinion(
+    problem: Problem, observations: Float[Array, "n K"], state: NetworkState, scalars: NetworkScalars
+) -> Denoised:
+    """The answer of all layers, with that of the layers of vector AMP where there is a second opinion.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    observations : array of shape (n, K)
+        One signal a row.
+    state : NetworkState
+        After the last layer.
+    scalars : NetworkScalars
+        Of the network.
+
+    Returns
+    -------
+    Denoised
+        Log-odds and slab of every coefficient.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars, run_layers, with_opinion
+    >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> observations, scalars = np.array([[0.0, 2.0]]), default_scalars(2, 1)
+    >>> belief = with_opinion(problem, observations, run_layers(problem, observations, scalars), scalars)
+    >>> (belief.log_odds > 0).tolist()
+    [[False, True]]
+    """
+    belief = answer(problem, observations, state, scalars.head)
+    if scalars.opinion is None:
+        return belief
+    before = vector_state(problem, observations, scalars)
+    return blend(belief, answer(problem, observations, before, scalars.opinion.head), scalars.opinion.log_odds)
 
 
 @jax.jit

@@ -23,7 +23,7 @@ from bayeslista.message_passing import LayerScalars, Problem
 from bayeslista.network import Gaussian, Weights
 from bayeslista.persistence import read_record
 from bayeslista.posterior import Belief, Gamma, PriorFactor
-from bayeslista.spike_slab_network import HeadScalars, NetworkScalars
+from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion
 
 _ESTIMATORS = {kind.__name__: kind for kind in (ISTA, FISTA, LISTA, BayesLISTA, SpikeSlabNet)}
 _RECORDS: dict[str, type] = {
@@ -44,6 +44,7 @@ _RECORDS: dict[str, type] = {
         Learned,
         LogisticMap,
         NetworkScalars,
+        Opinion,
         Parameters,
         Pass,
         PriorFactor,

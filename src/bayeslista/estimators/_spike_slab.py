@@ -29,14 +29,14 @@ from bayeslista.inference.simulation import (
     PRICE_OF_ERROR,
     cosine_rates,
     fit_head,
+    fit_opinion,
     log_score,
-    loss_of_head,
+    loss_of_belief,
     train_scalars,
 )
 from bayeslista.message_passing import NetworkState, Problem, expected_residual, make_problem
 from bayeslista.spike_slab_network import (
     NetworkScalars,
-    answer,
     default_scalars,
     doubt,
     early_layers,
@@ -44,6 +44,8 @@ from bayeslista.spike_slab_network import (
     last_layers,
     run_layers,
     run_network,
+    vector_state,
+    with_opinion,
 )
 
 _PROPAGATION_LAYERS, _FURTHER_LAYERS = 5, 10
@@ -190,7 +192,8 @@ class SpikeSlabLearner:
         n_steps, batch, n_head = self._affordable(n_steps)
         if self.base is not None or n_steps == 0:
             return
-        problem, tempered, plain = self.problem, self.scalars, self._default_scalars(tempered=False)
+        problem, plain = self.problem, self._default_scalars(tempered=False)
+        tempered = self.scalars._replace(opinion=None)
 
         def pairs(n: int) -> tuple[Numbers, Numbers]:
             Y, B = self._simulate(n, random)
@@ -199,8 +202,8 @@ class SpikeSlabLearner:
         judges = pairs(4 * batch)
 
         def loss(scalars: NetworkScalars, price_of_error: float) -> float:
-            state = self._layers(judges[0], scalars)
-            return float(loss_of_head(problem, *judges, state, scalars.head, price_of_error))
+            belief = with_opinion(problem, judges[0], self._layers(judges[0], scalars), scalars)
+            return float(loss_of_belief(problem, belief, judges[1], price_of_error))
 
         start = min(tempered, plain, key=partial(loss, price_of_error=1.0))
         batches = [part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch)]
@@ -214,10 +217,16 @@ class SpikeSlabLearner:
         Y, B = pairs(n_head)
         candidates = []
         for scalars in (start, _cast(trained, self.dtype)):
-            head = fit_head(alone, *_cast((Y, B, self._layers(Y, scalars), scalars.head), dtype))
-            candidates.append(scalars._replace(head=_cast(head, self.dtype)))
-        errors = [loss(scalars, PRICE_OF_ERROR) for scalars in candidates]
-        self.scalars = candidates[errors[1] < errors[0]]  # never where it is NaN
+            state = self._layers(Y, scalars)
+            head = fit_head(alone, *_cast((Y, B, state, scalars.head), dtype))
+            candidates.append((scalars._replace(head=_cast(head, self.dtype)), state))
+        errors = [loss(scalars, PRICE_OF_ERROR) for scalars, _ in candidates]
+        self.scalars, state = candidates[errors[1] < errors[0]]  # never where it is NaN
+        if self.n_propagation_layers and len(self.scalars.vector_layers.offset):
+            before = in_blocks(lambda rows: _before(problem, rows, self.scalars), Y, self._block())
+            found = fit_opinion(alone, *_cast((Y, B, state, before, self.scalars.head), dtype))
+            head, opinion = _cast(found, self.dtype)
+            self.scalars = self.scalars._replace(head=head, opinion=opinion)
         self._learn_doubt()
 
     def output(self, Y: Numbers) -> Output:
@@ -305,7 +314,7 @@ class SpikeSlabLearner:
         if not len(scalars.further_layers.offset):
             return in_blocks(lambda rows: run_network(problem, rows, scalars), Y, self._block())
         rows = Y, self._layers(Y, scalars, self.most_doubt)
-        return in_blocks(lambda rows: answer(problem, *rows, scalars.head), rows, self._block())
+        return in_blocks(lambda rows: with_opinion(problem, *rows, scalars), rows, self._block())
 
     def _layers(self, Y: Numbers, scalars: NetworkScalars, most_doubt: float | None = None) -> NetworkState:
         """All layers, and further ones for signals in too much doubt; by default, for a share of these signals."""
@@ -414,6 +423,7 @@ def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tup
 
 
 _early, _further, _last = jax.jit(early_layers), jax.jit(further_layers), jax.jit(last_layers)
+_before = jax.jit(vector_state)
 
 
 def _usual_most(doubts: Any) -> float:

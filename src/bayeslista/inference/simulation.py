@@ -9,8 +9,9 @@ The objective of a batch is the negative log score, by coefficient and in the mi
 :math:`\|\hat\beta - \beta\| / \|\beta\|`; Adam descends it.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from scipy.optimize import minimize
 
 from bayeslista.denoiser import Denoised
 from bayeslista.message_passing import NetworkState, Problem
-from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, answer, run_layers
+from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion, answer, blend, run_layers
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
@@ -30,6 +31,7 @@ _LEAST_POWER = 0.3  # of a code, in units of the mean, that errors are divided b
 _FEW_ACTIVE = 5.0  # with fewer active coefficients, codes differ so much in power that relative errors mislead
 _PRICE_OF_VARIANCE, _PRICE_OF_MISCALIBRATION, _SMOOTH = 3.0, 5.0, 1e-4
 _RIDGE, _HEAD_REACH, _HEAD_STEPS = 1e-3, 1.5, 40
+_FIRST_LOG_ODDS = -2.2  # of the share of a second opinion: a tenth
 
 PRICE_OF_ERROR = 20.0
 """What a relative error counts for, in units of the log score, once layers are learned."""
@@ -115,30 +117,24 @@ def objective(
     >>> bool(right < wrong)
     True
     """
-    return loss_of_head(problem, observations, codes, run_layers(problem, observations, scalars), scalars.head)
+    belief = answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
+    return loss_of_belief(problem, belief, codes)
 
 
 @jax.jit
-def loss_of_head(
-    problem: Problem,
-    observations: Float[Array, "n K"],
-    codes: Float[Array, "n D"],
-    state: NetworkState,
-    head: HeadScalars,
-    price_of_error: float = 1.0,
+def loss_of_belief(
+    problem: Problem, belief: Denoised, codes: Float[Array, "n D"], price_of_error: float = 1.0
 ) -> Float[Array, ""]:
-    """Negative log score and relative error, for layers that have been run.
+    """Mean relative error less mean log score.
 
     Parameters
     ----------
     problem : Problem
         What all signals share.
-    observations, codes : array of shape (n, K) and (n, D)
-        Pairs.
-    state : NetworkState
-        After the last layer.
-    head : HeadScalars
-        What makes it an answer.
+    belief : Denoised
+        What is predicted.
+    codes : array of shape (n, D)
+        The truth.
     price_of_error : float, default=1.0
         What a relative error counts for, in units of the log score.
 
@@ -150,21 +146,15 @@ def loss_of_head(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.inference.simulation import loss_of_head
     >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.inference.simulation import loss_of_belief
     >>> from bayeslista.message_passing import make_problem
-    >>> from bayeslista.spike_slab_network import default_scalars, run_layers
+    >>> from bayeslista.spike_slab_network import default_scalars, run_network
     >>> problem = make_problem(np.eye(2), 0.01, slab_prior(0.5, 0.0, 1.0, n_components=2))
-    >>> observed, scalars = np.array([[0.0, 2.0]]), default_scalars(1, 0)
-    >>> state = run_layers(problem, observed, scalars)
-    >>> bool(loss_of_head(problem, observed, np.array([[0.0, 2.1]]), state, scalars.head) < 0)
+    >>> belief = run_network(problem, np.array([[0.0, 2.0]]), default_scalars(1, 0))
+    >>> bool(loss_of_belief(problem, belief, np.array([[0.0, 2.1]])) < 0)
     True
     """
-    return _loss(problem, answer(problem, observations, state, head), codes, price_of_error)
-
-
-def _loss(problem: Problem, belief: Denoised, codes: Array, price_of_error: float) -> Array:
-    """Mean relative error less mean log score."""
     error = jnp.sum((_mean(belief) - codes) ** 2, axis=1)
     power = jnp.sum(codes**2, axis=1)
     counted = power > 0
@@ -186,22 +176,35 @@ def _mean(belief: Denoised) -> Array:
 @jax.jit
 @jax.value_and_grad
 def _head_loss(flat: Array, problem: Problem, observations: Array, codes: Array, state: NetworkState) -> Array:
-    """Loss of the head: with a higher price on errors, and prices on what is not calibrated.
+    return _calibrated_loss(problem, answer(problem, observations, state, _head(flat)), codes)
+
+
+@jax.jit
+@jax.value_and_grad
+def _opinion_loss(
+    flat: Array, problem: Problem, observations: Array, codes: Array, state: NetworkState, before: NetworkState
+) -> Array:
+    first = answer(problem, observations, state, _head(flat[:16]))
+    second = answer(problem, observations, before, _head(flat[16:32]))
+    return _calibrated_loss(problem, blend(first, second, flat[32]), codes)
+
+
+def _calibrated_loss(problem: Problem, belief: Denoised, codes: Array) -> Array:
+    """Loss with a higher price on errors, and prices on what is not calibrated.
 
     Variances should be the mean squared error, and in every tenth of P(active) its mean the share that is active.
     """
-    belief = answer(problem, observations, state, _head(flat))
     chance, mean = jax.nn.sigmoid(belief.log_odds), _mean(belief)
     var = jnp.mean(chance * (belief.slab_var + (1 - chance) * belief.slab_mean**2))
     gap = jnp.log(var / jnp.mean((mean - codes) ** 2))
     tenth = jnp.clip(jnp.floor(10 * jax.lax.stop_gradient(chance)), 0, 9)
     excess = jnp.stack([jnp.sum(jnp.where(tenth == i, chance - (codes != 0), 0.0)) for i in range(10)]) / codes.size
     miscalibration = jnp.sum(jnp.sqrt(excess**2 + _SMOOTH**2))
-    loss = _loss(problem, belief, codes, PRICE_OF_ERROR)
+    loss = loss_of_belief(problem, belief, codes, PRICE_OF_ERROR)
     return loss + _PRICE_OF_VARIANCE * gap**2 + _PRICE_OF_MISCALIBRATION * miscalibration
 
 
-def _head(flat: Array) -> HeadScalars:
+def _head(flat: Any) -> HeadScalars:
     return HeadScalars(flat[:4], flat[4:8], flat[8:12], flat[12:])
 
 
@@ -247,17 +250,77 @@ def fit_head(
     (4,)
     """
     begin = np.concatenate([np.ravel(part) for part in start]).astype(np.float64)
+    found = _descend(lambda flat: _head_loss(flat, problem, observations, codes, state), begin, codes.dtype)
+    return start if found is None else _head(found)
+
+
+def fit_opinion(
+    problem: Problem,
+    observations: Float[np.ndarray, "n K"],
+    codes: Float[np.ndarray, "n D"],
+    state: NetworkState,
+    before: NetworkState,
+    start: HeadScalars,
+) -> tuple[HeadScalars, Opinion | None]:
+    """A second opinion, its share, and the head that suits both.
+
+    Parameters
+    ----------
+    problem : Problem
+        What all signals share.
+    observations, codes : array of shape (n, K) and (n, D)
+        Simulated pairs.
+    state, before : NetworkState
+        What all layers make of them, and those of vector AMP alone.
+    start : HeadScalars
+        The head without a second opinion.
+
+    Returns
+    -------
+    head : HeadScalars
+        Another head, or the same where none is better.
+    opinion : Opinion or None
+        None where none is better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.generative import SlabMixture, simulate_pairs
+    >>> from bayeslista.inference.simulation import fit_opinion
+    >>> from bayeslista.denoiser import slab_prior
+    >>> from bayeslista.message_passing import make_problem
+    >>> from bayeslista.spike_slab_network import default_scalars, run_layers, vector_state
+    >>> problem = make_problem(np.eye(2), 0.1, slab_prior(0.5, 0.0, 1.0, n_components=2))
+    >>> slab = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
+    >>> Y, B = simulate_pairs(np.eye(2), 0.1, 0.5, slab, 200, np.random.default_rng(0))
+    >>> scalars = default_scalars(2, 1)
+    >>> states = run_layers(problem, Y, scalars), vector_state(problem, Y, scalars)
+    >>> head, opinion = fit_opinion(problem, Y, B, *states, scalars.head)
+    >>> head.log_widening.shape
+    (4,)
+    """
+    alone = np.concatenate([np.ravel(part) for part in start]).astype(np.float64)
+    begin = np.concatenate([alone, np.zeros(len(alone)), [_FIRST_LOG_ODDS]])
+    pairs = problem, observations, codes, state
+    found = _descend(lambda flat: _opinion_loss(flat, *pairs, before), begin, codes.dtype)
+    if found is None or not _opinion_loss(found, *pairs, before)[0] < _head_loss(alone.astype(codes.dtype), *pairs)[0]:
+        return start, None
+    return _head(found[:16]), Opinion(_head(found[16:32]), found[32])
+
+
+def _descend(
+    value_and_gradient: Callable[[np.ndarray], tuple[Array, Array]], begin: np.ndarray, dtype: np.dtype
+) -> np.ndarray | None:
+    """Where a loss is least, not far from the start; None if that is nowhere better."""
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _head_loss(flat.astype(codes.dtype), problem, observations, codes, state)
+        value, gradient = value_and_gradient(flat.astype(dtype))
         away = flat - begin
         return float(value) + _RIDGE * float(away @ away), np.asarray(gradient, np.float64) + 2 * _RIDGE * away
 
     bounds = list(zip(begin - _HEAD_REACH, begin + _HEAD_REACH, strict=True))
     best = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _HEAD_STEPS})
-    if not best.fun < loss(begin)[0]:
-        return start
-    return HeadScalars(*jax.tree.map(lambda part: np.asarray(part, codes.dtype), _head(best.x)))
+    return best.x.astype(dtype) if best.fun < loss(begin)[0] else None
 
 
 # Training compiles for longer than it runs, and XLA's older code generator needs half the time.
