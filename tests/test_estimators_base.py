@@ -145,6 +145,8 @@ def test_prediction_needs_a_fit_and_the_same_width(pairs):
     model = ISTA().fit(observations, codes)
     with pytest.raises(ValueError, match="X has 5 features, but ISTA is expecting 6"):
         model.predict(observations[:, 1:])
+    with pytest.raises(ValueError, match=r"X has 10 features.*as many columns as in fit"):
+        model.predict(np.ones((2, 10)))
     with pytest.raises(ValueError, match="Input X contains NaN"):
         model.transform(np.full((1, K), np.nan))
 

@@ -256,6 +256,8 @@ class TestInput:
             ((np.ones(2),), np.ones(2), r"must be \(mean, std\)"),
             (np.ones((1, 2)), np.ones(2), "at least two draws"),
             (np.float64(1.0), np.ones(2), "at least two draws"),
+            (np.ones((4, 2)), np.ones((4, 2)), "samples of one more dimension"),
+            ([np.ones(2), np.ones(2)], np.ones(2), "as a tuple"),
             (np.full((2, 2), np.inf), np.ones(2), "samples must be finite"),
             (SpikeSlab(np.ones((0, 2)), 1.0, 1.0), np.ones((0, 2)), "nothing to score"),
         ):
@@ -264,8 +266,9 @@ class TestInput:
 
     @pytest.mark.parametrize("score", [coverage, pit_coverage])
     def test_levels_are_probabilities(self, score):
-        with pytest.raises(ValueError, match="not a percentage"):
-            score((0.0, 1.0), 1.0, 90)
+        for level in (90, "0.9", None, [0.9], True, np.nan):
+            with pytest.raises(ValueError, match="not a percentage"):
+                score((0.0, 1.0), 1.0, level)
 
     @pytest.mark.parametrize("score", [*SCORES, sharpness, interval_width])
     def test_memory_is_bounded_by_that_of_the_input(self, score):

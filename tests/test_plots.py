@@ -148,7 +148,7 @@ def test_a_signal_of_any_length_is_drawn_inside_its_figure(size):
         ({"dist": (0.0, 1.0, 2.0)}, "must be \\(mean, std\\)"),
         ({"B": CODE[:3]}, r"B has shape \(3,\) and dist \(4,\)"),
         ({"B": [0.0, np.nan, 0.0, 0.0]}, "B must be finite"),
-        ({"level": 90.0}, "level must lie in"),
+        ({"level": 90.0}, "level must be a number in"),
         ({"level": 1.0}, "low of interval must be finite.* Ask for a lower level"),
         ({"interval": [CODE, CODE]}, r"interval must be a tuple \(low, high\)"),
         ({"interval": (CODE, CODE, CODE)}, r"interval must be a tuple \(low, high\)"),

@@ -346,7 +346,6 @@ class DistributionalSparseCoder(BaseSparseCoder):
             The ends, both part of the interval.
         """
         check_choice("method", method, ("model", "conformal"))
-        check_real("level", level, minimum=0)
         check_level(level)
         if method == "model":
             return self.predict_dist(X).interval(level)
@@ -549,7 +548,7 @@ def root_mean_square(values: np.ndarray) -> float:
 _REMEDIES = {
     r"NaN": "Remove or impute missing values.",
     r"infinity": "Remove or replace values that are not finite.",
-    r"0 (sample|feature)|at least one array": "Pass at least one row and one column.",
+    r"\b0 (sample|feature)|at least one array": "Pass at least one row and one column.",
     r"could not convert|dtype|inhomogeneous|[Cc]omplex": "Convert it to a rectangular array of real numbers.",
     r"Expected 2D|dim": "Give it one row for every sample.",
     r"features, but": "Pass as many columns as in fit.",

@@ -5,6 +5,7 @@ every entry is asked for, the output.
 """
 
 from collections.abc import Iterator
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +84,8 @@ def read_forecast(forecast: Forecast) -> Parameters | Samples:
             check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
         check_entries(std >= 0, "std", std, "be at least 0", "Pass standard deviations, not their logarithms.")
         return Parameters(np.ones(()), mean, std, False)
+    if isinstance(forecast, list) and len(forecast) == 2:
+        raise ValueError("A prediction as a list of two would be two samples. Pass a mean and its std as a tuple.")
     draws = as_real("samples", forecast)
     if draws.ndim < 1 or len(draws) < 2:
         raise ValueError(
@@ -96,6 +99,11 @@ def read_forecast(forecast: Forecast) -> Parameters | Samples:
 def read_codes(read: Parameters | Samples, B: ArrayLike) -> NDArray[np.floating]:
     """True codes that broadcast against a prediction, checked."""
     codes = as_real("B", B)
+    if isinstance(read, Samples) and codes.ndim and read.draws.shape == codes.shape:
+        raise ValueError(
+            f"A prediction as an array holds samples, with draws in front, but this one has the shape {codes.shape} "
+            "of the codes themselves. Pass a SpikeSlab, a tuple (mean, std), or samples of one more dimension."
+        )
     _check_broadcast("B", codes.shape, "the prediction", read.shape)
     if 0 in (*codes.shape, *read.shape):
         raise ValueError(
@@ -108,8 +116,8 @@ def read_codes(read: Parameters | Samples, B: ArrayLike) -> NDArray[np.floating]
 
 def check_level(level: float) -> float:
     """A probability that an interval is to hold."""
-    if not 0.0 <= level <= 1.0:
-        raise ValueError(f"level must lie in [0, 1], got {level}. Pass a probability, not a percentage.")
+    if isinstance(level, (bool, np.bool_)) or not isinstance(level, Real) or not 0.0 <= level <= 1.0:
+        raise ValueError(f"level must be a number in [0, 1], got {level!r}. Pass a probability, not a percentage.")
     return float(level)
 
 
