@@ -5,26 +5,33 @@ from the relation that proximal gradient steps obey. W (``encoder``) and R (``re
 entries. For a layer that receives mean ``e`` and variance ``s``, with :math:`u = y - X e`,
 
 .. math::
-    c_m = e + M_W u + M_R e, \qquad c_v = M_S^2 s + V_R (e^2 + s) + V_W (u^2 + X^2 s),
+    c_m = M_W y + M_S e, \qquad c_v = B s + V_R e^2 + V_W u^2, \qquad B = M_S^2 + V_R + V_W X^2,
 
 squares of matrices and vectors taken elementwise. Backwards, with :math:`g_m, g_v` the derivatives in
-:math:`c_m, c_v`, :math:`a = V_W^T g_v` and :math:`b = V_R^T g_v`:
+:math:`c_m, c_v` and :math:`g_u = 2 u \circ V_W^T g_v`:
 
 .. math::
-    g_u = M_W^T g_m + 2 u \circ a, \quad g_e = g_m + M_R^T g_m - X^T g_u + 2 e \circ b, \quad
-    g_s = (M_S^2)^T g_v + b + (X^2)^T a.
+    g_s = B^T g_v, \quad g_e = M_S^T g_m - X^T g_u + 2 e \circ V_R^T g_v .
 
-Everything is batched over the rows of the observations.
+So a layer is two products of matrices either way, with :math:`[M_S; X]` and with :math:`[B, V_R, V_W]`, and the
+derivatives in the weights of all layers together are two more. Everything is batched over the rows of the observations.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bayeslista.moments import SoftThresholdGradients, soft_threshold_moments, soft_threshold_moments_and_gradients
-from bayeslista.network import Gaussian, largest_moment
+from bayeslista.network import largest_moment
+from bayeslista.quick_moments import (
+    Gaussian,
+    Slopes,
+    back_through,
+    by_threshold,
+    quick_moments,
+    quick_moments_and_slopes,
+)
 
 
 class AnchoredWeights(NamedTuple):
@@ -48,23 +55,31 @@ class AnchoredGradient(NamedTuple):
     shrinkage: Float[Array, " L"]
 
 
-class _Matrices(NamedTuple):
-    """What all layers share."""
+class LayerMatrices(NamedTuple):
+    """What all layers share, made once from the weights by :func:`layer_matrices`.
 
-    recurrent: Array  # M_S
-    squared_recurrent: Array
-    squared_design: Array
+    Attributes
+    ----------
+    encoder : array of shape (D, K)
+        M_W.
+    of_means : array of shape (D + K, D)
+        M_S above X.
+    of_variances : array of shape (D, 2 D + K)
+        B, V_R and V_W side by side, for s, e² and u².
+    """
+
+    encoder: Float[Array, "D K"]
+    of_means: Float[Array, "D+K D"]
+    of_variances: Float[Array, "D 2*D+K"]
 
 
-class _Entered(NamedTuple):
-    """What entered a layer, and the slopes of its threshold."""
+class _Passed(NamedTuple):
+    """What came out of a threshold, kept for the backward sweep."""
 
     mean: Array
-    var: Array
     misfit: Array  # u
-    misfit_power: Array  # u² + X² s
-    power: Array  # e² + s
-    slopes: SoftThresholdGradients
+    powers: Array  # s, e² and u² side by side
+    slopes: Slopes
 
 
 def recurrent_mean(weights: AnchoredWeights, design_matrix: Float[Array, "K D"]) -> Float[Array, "D D"]:
@@ -95,26 +110,111 @@ def recurrent_mean(weights: AnchoredWeights, design_matrix: Float[Array, "K D"])
     return identity - weights.encoder.mean @ design_matrix + weights.residual.mean
 
 
-def _matrices(weights: AnchoredWeights, design_matrix: Array) -> _Matrices:
+def layer_matrices(
+    weights: AnchoredWeights, design_matrix: Float[Array, "K D"], variance_dtype: jnp.dtype | None = None
+) -> LayerMatrices:
+    """Make what all layers share.
+
+    Parameters
+    ----------
+    weights : AnchoredWeights
+        Belief about W and R.
+    design_matrix : array of shape (K, D)
+        X.
+    variance_dtype : dtype, optional
+        The floating type that layers carry variances in; that of the weights, if not given.
+
+    Returns
+    -------
+    LayerMatrices
+        For :func:`propagate_layers`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.anchored_network import AnchoredWeights, layer_matrices
+    >>> from bayeslista.quick_moments import Gaussian
+    >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
+    >>> layer_matrices(weights, jnp.eye(2)).of_variances.shape
+    (2, 6)
+    """
+    encoder, residual = weights
     recurrent = recurrent_mean(weights, design_matrix)
-    return _Matrices(recurrent, recurrent * recurrent, design_matrix * design_matrix)
-
-
-def _enter(
-    weights: AnchoredWeights, design_matrix: Array, matrices: _Matrices, observations: Array, mean: Array, var: Array
-) -> tuple[Gaussian, Array, Array, Array]:
-    """Mean and variance before a threshold, with the misfit and the two powers they are made of."""
-    misfit = observations - mean @ design_matrix.T
-    misfit_power = misfit * misfit + var @ matrices.squared_design.T
-    power = mean * mean + var
-    entering_mean = mean + misfit @ weights.encoder.mean.T + mean @ weights.residual.mean.T
-    entering_var = (
-        var @ matrices.squared_recurrent.T + power @ weights.residual.var.T + misfit_power @ weights.encoder.var.T
+    of_var = recurrent * recurrent + residual.var + encoder.var @ (design_matrix * design_matrix)
+    of_variances = jnp.concatenate([of_var, residual.var, encoder.var], axis=1)
+    return LayerMatrices(
+        encoder.mean,
+        jnp.concatenate([recurrent, design_matrix]),
+        of_variances if variance_dtype is None else of_variances.astype(variance_dtype),
     )
-    # Where numbers outgrow what can be squared in this precision, they stay there: no infinity, no NaN.
+
+
+def _first(matrices: LayerMatrices, observations: Array) -> tuple[Array, Gaussian]:
+    """What enters the first threshold, before and after bounding."""
+    drive = observations @ matrices.encoder.T
+    by_encoder = matrices.of_variances[:, -observations.shape[1] :]
+    return drive, _held(drive, _power(observations, by_encoder.dtype) @ by_encoder.T)
+
+
+def _next(
+    matrices: LayerMatrices, observations: Array, drive: Array, mean: Array, var: Array
+) -> tuple[Gaussian, Array, Array]:
+    """What enters the next threshold, with the misfit and the powers that it is made of."""
+    n_components = mean.shape[1]
+    forward = mean @ matrices.of_means.T
+    misfit = observations - forward[:, n_components:]
+    powers = jnp.concatenate([var, _power(mean, var.dtype), _power(misfit, var.dtype)], axis=1)
+    return _held(drive + forward[:, :n_components], powers @ matrices.of_variances.T), misfit, powers
+
+
+def _power(values: Array, dtype: jnp.dtype) -> Array:
+    """Squares in the floating type of variances, none larger than sums of them can bear."""
+    return jnp.minimum(values * values, largest_moment(jnp.zeros((), dtype)) ** 2).astype(dtype)
+
+
+def _held(mean: Array, var: Array) -> Gaussian:
+    """Where numbers outgrow what can be squared in this precision, they stay there: no infinity, no NaN."""
     largest = largest_moment(mean)
-    entering = Gaussian(jnp.clip(entering_mean, -largest, largest), jnp.minimum(entering_var, largest))
-    return entering, misfit, misfit_power, power
+    return Gaussian(jnp.clip(mean, -largest, largest), jnp.minimum(var, largest_moment(var)))
+
+
+@jax.jit
+def propagate_layers(
+    matrices: LayerMatrices, observations: Float[Array, "n K"], shrinkage: Float[Array, " L"]
+) -> Propagated:
+    """Mean and variance before and after the last threshold, by matrices that were made before.
+
+    Parameters
+    ----------
+    matrices : LayerMatrices
+        What all layers share.
+    observations : array of shape (n, K)
+        One observation a row.
+    shrinkage : array of shape (L,)
+        The threshold of each layer.
+
+    Returns
+    -------
+    Propagated
+        What enters the last threshold, and what comes out of it.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.anchored_network import AnchoredWeights, layer_matrices, propagate_layers
+    >>> from bayeslista.quick_moments import Gaussian
+    >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
+    >>> matrices = layer_matrices(weights, jnp.eye(2))
+    >>> propagate_layers(matrices, jnp.array([[2.0, 4.0]]), jnp.zeros(3)).entering.mean.tolist()
+    [[1.75, 3.5]]
+    """
+    drive, first = _first(matrices, observations)
+
+    def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
+        return _next(matrices, observations, drive, *quick_moments(*entering, threshold))[0], None
+
+    last, _ = jax.lax.scan(layer, first, shrinkage[:-1])
+    return Propagated(last, quick_moments(*last, shrinkage[-1]))
 
 
 @jax.jit
@@ -151,15 +251,7 @@ def propagate_anchored(
     >>> propagate_anchored(weights, jnp.eye(2), jnp.array([[2.0, 4.0]]), jnp.zeros(3)).entering.mean.tolist()
     [[1.75, 3.5]]
     """
-    matrices = _matrices(weights, design_matrix)
-
-    def layer(before: Propagated, threshold: Array) -> tuple[Propagated, None]:
-        entering = _enter(weights, design_matrix, matrices, observations, *before.output)[0]
-        _, mean, var = soft_threshold_moments(*entering, threshold)
-        return Propagated(entering, Gaussian(mean, var)), None
-
-    nothing = jnp.zeros((len(observations), design_matrix.shape[1]), observations.dtype)
-    return jax.lax.scan(layer, Propagated(*[Gaussian(nothing, nothing)] * 2), shrinkage)[0]
+    return propagate_layers(layer_matrices(weights, design_matrix), observations, shrinkage)
 
 
 def expected_error_and_gradient(
@@ -205,46 +297,48 @@ def expected_error_and_gradient(
     >>> float(error), gradient.weights.encoder.mean.tolist()
     (4.0, [[0.0, 0.0], [4.0, 8.0]])
     """
-    matrices = _matrices(weights, design_matrix)
-    encoder, residual = weights
+    matrices = layer_matrices(weights, design_matrix)
+    drive, first = _first(matrices, observations)
+    n_components = codes.shape[1]
 
-    def layer(output: tuple[Array, Array], threshold: Array) -> tuple[tuple[Array, Array], _Entered]:
-        entering, misfit, misfit_power, power = _enter(weights, design_matrix, matrices, observations, *output)
-        (_, mean, var), slopes = soft_threshold_moments_and_gradients(*entering, threshold)
-        return (mean, var), _Entered(*output, misfit, misfit_power, power, slopes)
+    def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, _Passed]:
+        output, slopes = quick_moments_and_slopes(*entering, threshold)
+        following, misfit, powers = _next(matrices, observations, drive, *output)
+        return following, _Passed(output.mean, misfit, powers, slopes)
 
-    nothing = jnp.zeros_like(codes)
-    (mean, var), entered = jax.lax.scan(layer, (nothing, nothing), shrinkage)
+    last, passed = jax.lax.scan(layer, first, shrinkage[:-1])
+    (mean, var), slopes = quick_moments_and_slopes(*last, shrinkage[-1])
     weight = included[:, None]
-    difference = weight * (mean - codes)
+    by_output = 2 * weight * (mean - codes), jnp.broadcast_to(weight, var.shape)
 
-    def back(carry: tuple[Array, Array], before: _Entered) -> tuple[Any, tuple[Array, ...]]:
+    def back(carry: tuple[Array, Array], before: _Passed) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         by_mean, by_var = carry
-        slopes = before.slopes
-        by_shrinkage = jnp.sum(by_mean * slopes.mean_by_shrinkage + by_var * slopes.var_by_shrinkage)
-        through_mean = by_mean * slopes.mean_by_mean + by_var * slopes.var_by_mean
-        through_var = by_mean * slopes.mean_by_var + by_var * slopes.var_by_var
-        by_misfit_power = through_var @ encoder.var
-        by_power = through_var @ residual.var
-        by_misfit = through_mean @ encoder.mean + 2 * before.misfit * by_misfit_power
-        earlier_mean = through_mean + through_mean @ residual.mean - by_misfit @ design_matrix
-        earlier_var = through_var @ matrices.squared_recurrent + by_misfit_power @ matrices.squared_design
-        earlier = earlier_mean + 2 * before.mean * by_power, earlier_var + by_power
-        return earlier, (through_mean, through_var, by_shrinkage)
+        by_powers = by_var @ matrices.of_variances
+        by_s, by_square, by_misfit_square = jnp.split(by_powers, [n_components, 2 * n_components], axis=1)
+        by_forward = jnp.concatenate([by_mean, -2 * before.misfit * by_misfit_square], axis=1)
+        by_e = by_forward @ matrices.of_means + 2 * before.mean * by_square
+        by_shrinkage = jnp.sum(by_threshold(before.slopes, before.mean, by_e, by_s))
+        return back_through(before.slopes, before.mean, by_e, by_s), (by_mean, by_var, by_shrinkage)
 
-    start = 2 * difference, weight * jnp.ones_like(var)
-    _, (through_mean, through_var, by_shrinkage) = jax.lax.scan(back, start, entered, reverse=True)
+    start = back_through(slopes, mean, *by_output)
+    (first_mean, first_var), (by_means, by_vars, by_shrinkage) = jax.lax.scan(back, start, passed, reverse=True)
 
-    def over_layers(through: Array, received: Array) -> Array:
+    def over_layers(by: Array, received: Array) -> Array:
         """Sum of outer products over layers and pairs: one product of matrices, not one a layer."""
-        return through.reshape(-1, through.shape[-1]).T @ received.reshape(-1, received.shape[-1])
+        return by.reshape(-1, by.shape[-1]).T @ received.reshape(-1, received.shape[-1])
 
-    through_square = 2 * matrices.recurrent * over_layers(through_var, entered.var)
-    by_encoder = over_layers(through_mean, entered.misfit) - through_square @ design_matrix.T
-    by_residual = over_layers(through_mean, entered.mean) + through_square
+    by_of_variances = over_layers(by_vars, passed.powers)
+    by_of_var, by_residual_var, by_encoder_var = jnp.split(by_of_variances, [n_components, 2 * n_components], axis=1)
+    recurrent = matrices.of_means[:n_components]
+    by_recurrent = over_layers(by_means, passed.mean) + 2 * recurrent * by_of_var
+    by_drive = first_mean + jnp.sum(by_means, axis=0)
     gradient = AnchoredWeights(
-        Gaussian(by_encoder, over_layers(through_var, entered.misfit_power)),
-        Gaussian(by_residual, over_layers(through_var, entered.power)),
+        Gaussian(
+            by_drive.T @ observations - by_recurrent @ design_matrix.T,
+            by_encoder_var + first_var.T @ observations**2 + by_of_var @ (design_matrix * design_matrix).T,
+        ),
+        Gaussian(by_recurrent, by_residual_var + by_of_var),
     )
+    by_last = jnp.sum(by_threshold(slopes, mean, *by_output))
     error = jnp.sum(weight * ((mean - codes) ** 2 + var))
-    return error, mean, AnchoredGradient(gradient, by_shrinkage)
+    return error, mean, AnchoredGradient(gradient, jnp.append(by_shrinkage, by_last))

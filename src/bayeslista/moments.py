@@ -164,8 +164,9 @@ def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
         (x - d2) / 6
         + (x * x - 6 * x * d2 + 3 * d2 * d2) / 120
         + (x * x * x - 15 * x * x * d2 + 45 * x * d2 * d2 - 15 * d2 * d2 * d2) / 5040
+        + (x**4 - 28 * x**3 * d2 + 210 * x * x * d2 * d2 - 420 * x * d2**3 + 105 * d2**4) / 362880
     )
-    rise = 1 + 0.5 * d2 * (1 + 0.25 * d2 * (1 + d2 / 6))
+    rise = 1 + 0.5 * d2 * (1 + 0.25 * d2 * (1 + d2 / 6 * (1 + d2 / 8 * (1 + d2 / 10))))
     inactive = jnp.where(narrow, 2 * series * rise * jnp.sqrt(ratio), near_mills - far_mills)
     return _Standardised(
         std, safe_std, alpha, delta, distance, above, near, far_distance, far, density, ratio, ratio_complement,

@@ -20,31 +20,19 @@ and the derivatives in the weights of all layers together are a few products of 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float
 
-from bayeslista.moments import (
-    SoftThresholdGradients,
-    SoftThresholdMoments,
-    slab_moments_and_gradients,
-    soft_threshold_moments,
-    soft_threshold_moments_and_gradients,
-)
+from bayeslista.moments import slab_moments_and_gradients, soft_threshold_moments_and_gradients
+from bayeslista.quick_moments import Gaussian, Slopes, back_through, quick_moments, quick_moments_and_slopes
 
 EvidenceForm = Literal["spike_slab", "gaussian"]
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
-
-
-class Gaussian(NamedTuple):
-    """Independent Gaussians, one for every entry of an array."""
-
-    mean: Float[Array, "..."]
-    var: Float[Array, "..."]
 
 
 class Weights(NamedTuple):
@@ -70,12 +58,11 @@ class Evidence(NamedTuple):
     saturated: Bool[Array, ""]
 
 
-class _Layer(NamedTuple):
-    """Input (mean and variance) of a layer's threshold and what came out, kept for the backward sweep."""
+class _Passed(NamedTuple):
+    """What came out of a threshold, and its slopes, kept for the backward sweep."""
 
-    input: Gaussian
-    output: SoftThresholdMoments
-    slopes: SoftThresholdGradients
+    output: Gaussian
+    slopes: Slopes
 
 
 def largest_moment(like: Array) -> float:
@@ -105,29 +92,29 @@ def _bounded(var: Array) -> Array:
     return jnp.minimum(var, largest_moment(var))
 
 
-def _threshold(mean: Array, var: Array, shrinkage: Array) -> _Layer:
-    return _Layer(Gaussian(mean, var), *soft_threshold_moments_and_gradients(mean, var, shrinkage))
-
-
 def _layers(
     weights: Weights, observation: Float[Array, " K"], shrinkage: Float[Array, " L"]
-) -> tuple[_Layer, _Layer, Float[Array, "D D"]]:
-    """The first layer, the others stacked, and the elementwise square of the recurrent mean."""
+) -> tuple[Gaussian, _Passed, Float[Array, " D"], Float[Array, "D D"]]:
+    """What enters the last threshold, what passed those before it, the largest variances on the way, and squares.
+
+    The squares are those of the recurrent mean, elementwise.
+    """
     (w_mean, w_var), (s_mean, s_var) = weights
     drive_mean = w_mean @ observation
     drive_var = w_var @ (observation * observation)
     squared = s_mean * s_mean
 
-    def layer(output: SoftThresholdMoments, threshold: Array) -> tuple[SoftThresholdMoments, _Layer]:
-        _, e, s = output
+    def layer(carry: tuple[Gaussian, Array], threshold: Array) -> tuple[tuple[Gaussian, Array], _Passed]:
+        entering, largest = carry
+        output, slopes = quick_moments_and_slopes(*entering, threshold)
+        e, s = output
         mean = drive_mean + s_mean @ e
         var = _bounded(drive_var + squared @ s + s_var @ (e * e + s))
-        result = _threshold(mean, var, threshold)
-        return result.output, result
+        return (Gaussian(mean, var), jnp.maximum(largest, var)), _Passed(output, slopes)
 
-    first = _threshold(drive_mean, _bounded(drive_var), shrinkage[0])
-    _, others = jax.lax.scan(layer, first.output, shrinkage[1:])
-    return first, others, squared
+    first = Gaussian(drive_mean, _bounded(drive_var))
+    (last, largest), passed = jax.lax.scan(layer, (first, first.var), shrinkage[:-1])
+    return last, passed, largest, squared
 
 
 class _Output(NamedTuple):
@@ -136,6 +123,9 @@ class _Output(NamedTuple):
     log_evidence: Array
     by_mean: Array
     by_var: Array
+
+
+_AtNoise = Callable[[Array, Array], _Output]
 
 
 def _log_normal(residual: Array, var: Array) -> Array:
@@ -148,12 +138,13 @@ def _normal_slopes(residual: Array, var: Array) -> tuple[Array, Array]:
     return scaled, 0.5 * (scaled * scaled - 1 / var)
 
 
-def _gaussian_output(layer: _Layer, threshold: Array, code: Array) -> Callable[[Array, Array], _Output]:
+def _gaussian_output(entering: Gaussian, threshold: Array, code: Array) -> tuple[Array, _AtNoise]:
     """A Gaussian with the output's mean and variance."""
-    residual, slopes = code - layer.output.mean, layer.slopes
+    (_, mean, output_var), slopes = soft_threshold_moments_and_gradients(*entering, threshold)
+    residual = code - mean
 
     def at_noise(shape: Array, rate: Array) -> _Output:
-        var = layer.output.var + rate / (shape - 1)
+        var = output_var + rate / (shape - 1)
         by_mean, by_var = _normal_slopes(residual, var)
         return _Output(
             _log_normal(residual, var),
@@ -161,12 +152,12 @@ def _gaussian_output(layer: _Layer, threshold: Array, code: Array) -> Callable[[
             by_mean * slopes.mean_by_var + by_var * slopes.var_by_var,
         )
 
-    return at_noise
+    return mean, at_noise
 
 
-def _spike_slab_output(layer: _Layer, threshold: Array, code: Array) -> Callable[[Array, Array], _Output]:
+def _spike_slab_output(entering: Gaussian, threshold: Array, code: Array) -> tuple[Array, _AtNoise]:
     """The paper's: a Student's t about zero for the spike, a Gaussian for the slab."""
-    slab, slopes = slab_moments_and_gradients(*layer.input, threshold)
+    slab, slopes = slab_moments_and_gradients(*entering, threshold)
     residual = code - slab.mean
 
     def at_noise(shape: Array, rate: Array) -> _Output:
@@ -200,17 +191,14 @@ def _spike_slab_output(layer: _Layer, threshold: Array, code: Array) -> Callable
             ),
         )
 
-    return at_noise
+    return jnp.exp(slab.log_prob_active) * slab.mean, at_noise
 
 
-_OUTPUTS: dict[EvidenceForm, Callable[..., Callable[[Array, Array], _Output]]] = {
+# Of each form: the mean of the output, and the evidence as a function of the noise's Gamma.
+_OUTPUTS: dict[EvidenceForm, Callable[[Gaussian, Array, Array], tuple[Array, _AtNoise]]] = {
     "spike_slab": _spike_slab_output,
     "gaussian": _gaussian_output,
 }
-
-
-def _last(first: _Layer, others: _Layer) -> _Layer:
-    return jax.tree.map(lambda a, b: b[-1] if len(b) else a, first, others)
 
 
 @partial(jax.jit, static_argnames="form")
@@ -262,38 +250,27 @@ def evidence_and_gradient(
     >>> gradient.encoder.mean.shape
     (2, 2)
     """
-    first, others, squared = _layers(weights, observation, shrinkage)
-    last = _last(first, others)
-    at_noise = _OUTPUTS[form](last, shrinkage[-1], code)
+    last, passed, largest, squared = _layers(weights, observation, shrinkage)
+    prediction, at_noise = _OUTPUTS[form](last, shrinkage[-1], code)
     log_evidence, by_mean, by_var = at_noise(noise_shape, noise_rate)
     evidence = Evidence(
         log_evidence,
         at_noise(noise_shape + 1, noise_rate).log_evidence,
         at_noise(noise_shape + 2, noise_rate).log_evidence,
-        last.output.mean,
-        (jnp.max(first.input.var) >= largest_moment(last.input.var))
-        | jnp.any(others.input.var >= largest_moment(last.input.var)),
+        prediction,
+        jnp.max(largest) >= largest_moment(largest),
     )
-
     s_mean, s_var = weights.recurrent
-    # What entered each layer after the first: the outputs of all layers but the last.
-    n_layers = shrinkage.shape[0]
-    entered = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b])[: n_layers - 1], first[1:], others[1:])
 
-    def back(carry: tuple[Array, Array], before: Any) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def back(carry: tuple[Array, Array], before: _Passed) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         by_mean, by_var = carry
-        (_, e, _), slopes = before
+        (e, _), slopes = before
         through_var = by_var @ s_var
         by_e = by_mean @ s_mean + 2 * e * through_var
-        by_s = by_var @ squared + through_var
-        earlier = (
-            by_e * slopes.mean_by_mean + by_s * slopes.var_by_mean,
-            by_e * slopes.mean_by_var + by_s * slopes.var_by_var,
-        )
-        return earlier, carry
+        return back_through(slopes, e, by_e, by_var @ squared + through_var), carry
 
-    (first_mean, first_var), (by_means, by_vars) = jax.lax.scan(back, (by_mean, by_var), entered, reverse=True)
-    _, e, s = entered[0]
+    (first_mean, first_var), (by_means, by_vars) = jax.lax.scan(back, (by_mean, by_var), passed, reverse=True)
+    e, s = passed.output
     gradient = Weights(
         Gaussian(
             jnp.outer(first_mean + jnp.sum(by_means, axis=0), observation),
@@ -337,8 +314,7 @@ def log_evidence(
     >>> round(float(value), 4)  # the standard normal density at zero
     -0.9189
     """
-    first, others, _ = _layers(weights, observation, shrinkage)
-    at_noise = _OUTPUTS[form](_last(first, others), shrinkage[-1], code)
+    _, at_noise = _OUTPUTS[form](_layers(weights, observation, shrinkage)[0], shrinkage[-1], code)
     return jnp.sum(at_noise(noise_shape, noise_rate).log_evidence)
 
 
@@ -376,7 +352,7 @@ def propagate(weights: Weights, observations: Float[Array, "n K"], shrinkage: Fl
     squared = s_mean * s_mean
 
     def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
-        _, e, s = soft_threshold_moments(*entering, threshold)
+        e, s = quick_moments(*entering, threshold)
         mean = drive.mean + e @ s_mean.T
         var = _bounded(drive.var + s @ squared.T + (e * e + s) @ s_var.T)
         return Gaussian(mean, var), None
