@@ -2,7 +2,7 @@ r"""What soft-thresholding does to a Gaussian, in as few operations as a layer o
 
 :mod:`bayeslista.moments` is accurate in relative terms however far out a tail is, which a spike and slab needs. Layers
 need less: mean and variance to a few units in the last place of the Gaussian's own standard deviation and variance.
-For :math:`x \sim N(m, v)`, :math:`h = h_\lambda(x)` and :math:`t \ge 0` standard deviations from the mean to a threshold,
+For :math:`x \sim N(m, v)`, :math:`h = h_\lambda(x)` and a threshold :math:`t \ge 0` standard deviations from the mean,
 all follows from the density :math:`\varphi(t)` and one smooth function, :math:`R_2(t) = E[(z - t)_+^2] / \varphi(t)`:
 
 .. math:: R_1 = \frac{1 - t R_2}{1 + t^2}, \qquad R_0 = R_2 + t R_1,
@@ -14,8 +14,8 @@ where :math:`R_n` is the same for the n-th power, and nothing cancels. The deriv
     \partial_m e = q, \quad \partial_v e = \tfrac d2, \quad \partial_\lambda e = -f, \qquad
     \partial_m s = 2 e (1 - q), \quad \partial_v s = q - e d, \quad \partial_\lambda s = 2 (e f - E|h|),
 
-with :math:`q = P(|x| > \lambda)`, :math:`d` the difference of the densities of x at the two thresholds and :math:`f` that
-of the probabilities beyond them.
+with :math:`q = P(|x| > \lambda)`, :math:`d` the difference of the densities of x at the two thresholds and :math:`f`
+that of the probabilities beyond them.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Gaussian(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """R₂ for 0 ≤ t ≤ `reach` as a polynomial in x = (1 + B/4 − 2) − B/(t + 4), which goes from −1 to 1."""
+    """R₂ for 0 ≤ t ≤ `reach` as a polynomial in x = B/4 − 1 − B/(t + 4), which goes from −1 to 1; B is `bend`."""
 
     reach: float
     polynomial: tuple[float, ...]
@@ -47,8 +47,8 @@ class _Fit(NamedTuple):
         return 2 / (1 / _CENTRE - 1 / (self.reach + _CENTRE))
 
 
-# The Chebyshev interpolants; tests/test_quick_moments.py derives them again with mpmath. Beyond its reach R₂ is taken to
-# be what it is there: densities are below the last place of what they are added to.
+# The Chebyshev interpolants; tests/test_quick_moments.py derives them again with mpmath. Beyond its reach R₂ is taken
+# to be what it is there: densities are below the last place of what they are added to.
 _CHEBYSHEV = {
     np.dtype(np.float64): (
         9.0,
