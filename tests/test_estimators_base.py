@@ -10,7 +10,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bayeslista.estimators import FISTA, ISTA, LISTA
-from bayeslista.estimators._base import BaseSparseCoder, advance, in_blocks, progress_bar, random_seed
+from bayeslista.estimators._base import BaseSparseCoder
+from bayeslista.estimators._blocks import in_blocks
+from bayeslista.estimators._progress import advance, progress_bar
+from bayeslista.estimators._validation import random_seed
 
 K, D, N = 6, 8, 20
 

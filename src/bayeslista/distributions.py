@@ -86,6 +86,15 @@ class SpikeSlab:
             stored.setflags(write=False)
             object.__setattr__(self, name, stored)
 
+    @classmethod
+    def _of(cls, prob_active: NDArray, slab_mean: NDArray, slab_var: NDArray) -> "SpikeSlab":
+        """From legal arrays of one shape and type that are nobody else's: nothing is checked or copied."""
+        dist = object.__new__(cls)
+        for name, array in (("prob_active", prob_active), ("slab_mean", slab_mean), ("slab_var", slab_var)):
+            array.setflags(write=False)
+            object.__setattr__(dist, name, array)
+        return dist
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the array of distributions.

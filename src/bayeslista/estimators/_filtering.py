@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslista.estimators._base import in_blocks, root_mean_square
+from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._learners import Numbers, Output, Pass, Units, network_slab, powers_of_two
 from bayeslista.inference import adf
 from bayeslista.inference.adf import Pair

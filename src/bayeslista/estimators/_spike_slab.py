@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from bayeslista.denoiser import Denoised, denoise, slab_prior
-from bayeslista.estimators._base import in_blocks
+from bayeslista.estimators._blocks import in_blocks
 from bayeslista.estimators._learners import Numbers, Output, Units
 from bayeslista.gaussian_base import GaussianBase, cavities, choose_shrinkage, fit_gaussian_base
 from bayeslista.generative import (
@@ -233,10 +233,18 @@ class SpikeSlabLearner:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
         size = np.sqrt(np.maximum(self._energy(np.asarray(Y, np.float64)) / self.usual_energy, 1.0))[:, None]
         scaled = (Y / size).astype(self.dtype)
-        belief = self._run(self._reduce(scaled)) if self.base is None else _structured_belief(self.base, scaled)
+        if self.base is None:
+            belief = self._run(self._reduce(scaled))
+        else:
+            belief = in_blocks(partial(_structured_belief, self.base), scaled)
         limits = np.finfo(self.dtype)
-        chance = np.clip(np.asarray(jax.nn.sigmoid(belief.log_odds)), limits.tiny, 1 - limits.eps)
+        chance = np.clip(in_blocks(jax.nn.sigmoid, belief.log_odds), limits.tiny, 1 - limits.eps)
         return Output(chance, np.asarray(belief.slab_mean * size, self.dtype), _square(belief.slab_var, size))
+
+    @property
+    def chunk(self) -> int:
+        """How many signals are answered together."""
+        return _CHUNK_BLOCKS * self._block()
 
     @property
     def n_propagation_layers(self) -> int:
@@ -304,7 +312,7 @@ class SpikeSlabLearner:
         )
 
     def _run(self, Y: Numbers) -> Denoised:
-        size = _CHUNK_BLOCKS * self._block()
+        size = self.chunk
         chunks = [self._answer(Y[begin : begin + size]) for begin in range(0, len(Y), size)]
         belief: Any = [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
         return Denoised(*belief)
@@ -321,7 +329,7 @@ class SpikeSlabLearner:
         problem, block = self.problem, self._block()
         state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, block)
         if len(scalars.further_layers.offset):
-            doubts = np.asarray(doubt(problem, state))
+            doubts = in_blocks(lambda rows: doubt(problem, rows), state, block)
             in_doubt = doubts > (_usual_most(doubts) if most_doubt is None else most_doubt)
             if in_doubt.any():
                 rows = Y[in_doubt], NetworkState(*(part[in_doubt] for part in state))

@@ -10,7 +10,7 @@ import numpy as np
 
 from bayeslista.anchored_network import AnchoredWeights, propagate_anchored
 from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration, output_gain
-from bayeslista.estimators._base import in_blocks, root_mean_square
+from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._learners import Numbers, Output, Pass, Units, network_slab, powers_of_two
 from bayeslista.inference import streaming, variational
 from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage

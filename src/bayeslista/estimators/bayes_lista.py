@@ -9,7 +9,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import DistributionalSparseCoder, NumericalWarning, advance, progress_bar, random_seed
+from bayeslista.estimators._base import NumericalWarning
+from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Learner, Pass
 from bayeslista.estimators._parameters import (
@@ -19,6 +20,8 @@ from bayeslista.estimators._parameters import (
     check_real,
     check_verbose,
 )
+from bayeslista.estimators._progress import advance, progress_bar
+from bayeslista.estimators._validation import random_seed
 from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.network import EvidenceForm
 
@@ -309,7 +312,7 @@ class BayesLISTA(DistributionalSparseCoder):
         self._stream = row if anew or self._stream is None else self._stream.and_then(row)
         return self._finish([*([] if anew else self._passes), self._stream], [row])
 
-    def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> SpikeSlab:
+    def predict_dist(self, X: ArrayLike, include_noise: bool = True, *, batch_size: int | None = None) -> SpikeSlab:
         """Predict a distribution for every coefficient.
 
         Parameters
@@ -320,6 +323,8 @@ class BayesLISTA(DistributionalSparseCoder):
             Whether to predict the codes, with all that separates them from the network's output: calibrated on
             held-out pairs where there were any, else the noise added to the slab, and mended by `calibrate` if it was
             called. Without it the distribution is the network's own ω, m and v, as in the paper.
+        batch_size : int or None, default=None
+            As for `predict`.
 
         Returns
         -------
@@ -327,25 +332,18 @@ class BayesLISTA(DistributionalSparseCoder):
             Of shape (n_samples, n_components), or (n_samples,) if the codes of `fit` were one-dimensional.
         """
         if include_noise:
-            return super().predict_dist(X)
-        return self._distribution(self._validate_observations(X), False, self._code_shape)
+            return super().predict_dist(X, batch_size=batch_size)
+        model = self._ready(X)
+        return model._whole(lambda Y: model._output(Y, False), X, batch_size)
 
-    def _own_dist(self, X: ArrayLike) -> SpikeSlab:
-        return self._distribution(self._validate_observations(X), True, self._code_shape)
+    def _own_dist(self, Y: Float[np.ndarray, "n K"]) -> SpikeSlab:
+        return self._output(Y, True)
 
-    def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
-        return self._recalibrated(self._distribution(Y, True, (self.n_components_,))).mean()
-
-    def _distribution(self, Y: Float[np.ndarray, "n K"], include_noise: bool, code_shape: tuple[int, ...]) -> SpikeSlab:
+    def _output(self, Y: Float[np.ndarray, "n K"], include_noise: bool) -> SpikeSlab:
         observation_unit, code_unit = self._learner.units
         with self._precision():
             prob_active, slab_mean, slab_var = self._learner.output(Y / observation_unit, include_noise)
-        shape = (len(Y), *code_shape)
-        return SpikeSlab(
-            prob_active.reshape(shape),
-            (slab_mean * code_unit).reshape(shape),
-            (slab_var * code_unit**2).reshape(shape),
-        )
+        return SpikeSlab(prob_active, slab_mean * code_unit, slab_var * code_unit**2)
 
     def _threshold(self) -> float | None:
         return None if isinstance(self.shrinkage, str) else float(self.shrinkage)

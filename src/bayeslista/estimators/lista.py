@@ -8,15 +8,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from bayeslista.estimators._base import (
-    BaseSparseCoder,
-    NumericalWarning,
-    advance,
-    in_blocks,
-    progress_bar,
-    random_seed,
-    root_mean_square,
-)
+from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning
+from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._parameters import (
     check_boolean,
     check_choice,
@@ -24,6 +17,8 @@ from bayeslista.estimators._parameters import (
     check_real,
     check_verbose,
 )
+from bayeslista.estimators._progress import advance, progress_bar
+from bayeslista.estimators._validation import random_seed
 from bayeslista.inference import gradient_descent
 from bayeslista.inference.gradient_descent import Info, Pairs, Rates, Weights
 from bayeslista.proximal import ista_weights

@@ -8,13 +8,15 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_array
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import DistributionalSparseCoder, NumericalWarning, random_seed, root_mean_square
+from bayeslista.estimators._base import NumericalWarning
+from bayeslista.estimators._blocks import root_mean_square
+from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._learners import Units
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
 from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
+from bayeslista.estimators._validation import check_matrix, random_seed
 
 _MODES = ("accurate", "fast")
 _GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
@@ -166,13 +168,13 @@ class SpikeSlabNet(DistributionalSparseCoder):
             )
         if y is None and self.design_matrix is not None:
             observations = self._validate_alone(X)
-            learner = self._new_learner(observations, np.zeros((0, self.n_components_)))
+            learner = self._new_learner(root_mean_square(observations), np.zeros((0, self.n_components_)))
             with self._precision():
                 learner.learn_from_observations(observations / learner.units.observation, random)
                 learner.calibrate(self.calibration_steps, random)
         else:
             observations, codes = self._validate_pairs(X, y)
-            learner = self._new_learner(observations, codes)
+            learner = self._new_learner(root_mean_square(observations), codes)
             with self._precision():
                 learner.take_in(observations / learner.units.observation, codes / learner.units.code)
                 learner.learn_from_pairs()
@@ -202,46 +204,27 @@ class SpikeSlabNet(DistributionalSparseCoder):
         self._check_parameters()
         first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
-        learner = self._new_learner(observations, codes) if first else copy(self._learner)
+        learner = self._new_learner(root_mean_square(observations), codes) if first else copy(self._learner)
         with self._precision():
             learner.take_in(observations / learner.units.observation, codes / learner.units.code)
             learner.learn_from_pairs()
         self._learner = learner
         return self._finish()
 
-    def _own_dist(self, X: ArrayLike) -> SpikeSlab:
-        model = self._ready(X)
-        return model._distribution(model._validate_observations(X), model._code_shape)
-
-    def transform(self, X: ArrayLike) -> np.ndarray:
-        """Codes of observations, as features for the next step of a pipeline.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_observed)
-            Observations, one a row.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_components)
-            What `predict` returns, always two-dimensional.
-        """
-        model = self._ready(X)
-        return model._predict_codes(model._validate_observations(X))
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "design_matrix_") or self._all_given()
 
-    def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
-        return self._recalibrated(self._distribution(Y, (self.n_components_,))).mean()
-
-    def _distribution(self, Y: Float[np.ndarray, "n K"], code_shape: tuple[int, ...]) -> SpikeSlab:
+    def _own_dist(self, Y: Float[np.ndarray, "n K"]) -> SpikeSlab:
         observation_unit, code_unit = self._learner.units
+        chunk = self._rows_together()
         with self._precision():
-            prob_active, slab_mean, slab_var = self._learner.output(Y / observation_unit)
-        shape = (len(Y), *code_shape)
+            outputs = [self._learner.output(Y[i : i + chunk] / observation_unit) for i in range(0, len(Y), chunk)]
+        prob_active, slab_mean, slab_var = (np.concatenate(parts) for parts in zip(*outputs, strict=True))
         parts = prob_active, slab_mean * code_unit, slab_var * code_unit**2
-        return SpikeSlab(*(part.astype(self.dtype_).reshape(shape) for part in parts))
+        return SpikeSlab(*(part.astype(self.dtype_) for part in parts))
+
+    def _rows_together(self) -> int:
+        return self._learner.chunk
 
     def _all_given(self) -> bool:
         return all(getattr(self, name) is not None for name in _GIVEN)
@@ -258,28 +241,29 @@ class SpikeSlabNet(DistributionalSparseCoder):
             )
         model = copy(self)
         model._check_parameters()
-        observations = model._validate_alone(X)
-        learner = model._new_learner(observations, np.zeros((0, model.n_components_)))
+        observations = model._meet_alone(X)
+        size = root_mean_square(observations.some_rows(model.dtype_))
+        learner = model._new_learner(size, np.zeros((0, model.n_components_)))
         with model._precision():
             learner.assume()
         model._learner = learner
         return model._finish()
 
-    def _new_learner(self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) -> SpikeSlabLearner:
-        matrix = None
+    def _new_learner(self, size: float, B: Float[np.ndarray, "n D"]) -> SpikeSlabLearner:
+        """Nothing learned yet, for observations of a root mean square and codes, if there are any."""
+        matrix, n_observed = None, self.n_features_in_
         if self.design_matrix is not None:
-            given = check_array(self.design_matrix, dtype="numeric", input_name="design_matrix")
-            expected = B.shape[1]
-            if not len(B):
-                expected = given.shape[1]
-                if len(given) != Y.shape[1]:
-                    remedy = "its transpose" if expected == Y.shape[1] else "observations of that size"
-                    raise ValueError(
-                        f"design_matrix has shape {given.shape} and X has {Y.shape[1]} features, where the matrix "
-                        f"should have as many rows; pass {remedy}."
-                    )
-            matrix = self._resolve_design_matrix(Y, np.zeros((0, expected), Y.dtype)).astype(np.float64)
-        units = self._choose_units(Y, B, matrix)
+            given = check_matrix(self.design_matrix)
+            n_components = B.shape[1] if len(B) else given.shape[1]
+            if not len(B) and len(given) != n_observed:
+                remedy = "its transpose" if n_components == n_observed else "observations of that size"
+                raise ValueError(
+                    f"design_matrix has shape {given.shape} and X has {n_observed} features, where the matrix "
+                    f"should have as many rows; pass {remedy}."
+                )
+            blank = np.zeros((0, n_observed)), np.zeros((0, n_components))
+            matrix = self._resolve_design_matrix(*blank).astype(np.float64)
+        units = self._choose_units(size, B, matrix)
         assumed = Assumed(
             None if matrix is None else matrix * (units.code / units.observation),
             self.prob_active,
@@ -288,9 +272,8 @@ class SpikeSlabNet(DistributionalSparseCoder):
         )
         return SpikeSlabLearner(units, self.n_layers, self.mode, assumed, self.dtype_)
 
-    def _choose_units(self, Y: Any, B: Any, matrix: Any) -> Units:
+    def _choose_units(self, observation: float, B: Any, matrix: Any) -> Units:
         """Powers of two, so that no number is rounded and histograms of any first chunk have the same bins."""
-        observation = root_mean_square(Y)
         if len(B):
             code = root_mean_square(B[B != 0])
         elif self.slab_var is not None:

@@ -15,8 +15,8 @@ from sklearn.utils import Bunch
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators import LISTA, BayesLISTA, SpikeSlabNet
-from bayeslista.estimators._base import random_seed
 from bayeslista.estimators._filtering import FilteringLearner
+from bayeslista.estimators._validation import random_seed
 from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.experiments.description import Preset
 from bayeslista.experiments.gibbs import gibbs_posterior

@@ -1,0 +1,187 @@
+"""What users pass, refused by name or brought to finite numbers of one floating type."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import validate_data
+
+from bayeslista.estimators._blocks import batches, some_rows
+
+_REMEDIES = {
+    r"\b0 (sample|feature)|at least one array": "Pass at least one row and one column.",
+    r"could not convert|dtype|inhomogeneous|[Cc]omplex": "Convert it to a rectangular array of real numbers.",
+    r"Expected 2D|dim": "Give it one row for every sample.",
+    r"features, but": "Pass as many columns as in fit.",
+}
+
+
+class Observations:
+    """Observations that are checked, and cast to one floating type, only as their rows are asked for.
+
+    Arrays, memory-mapped or not, and frames are cut before anything is converted; anything else becomes an array.
+
+    Parameters
+    ----------
+    estimator : estimator
+        That which knows, or with `reset` learns, their columns.
+    X : array-like of shape (n_samples, n_observed)
+        What the user passed.
+    reset : bool
+        Whether this is a fit.
+
+    Attributes
+    ----------
+    n_rows : int
+        How many there are.
+    kind : numpy.dtype
+        Their type before they are cast.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista import ISTA
+    >>> from bayeslista.estimators._validation import Observations
+    >>> observations = Observations(ISTA(), np.arange(6).reshape(3, 2), reset=True)
+    >>> observations.rows(slice(1, 3), np.dtype("float32"))
+    array([[2., 3.],
+           [4., 5.]], dtype=float32)
+    """
+
+    def __init__(self, estimator: Any, X: Any, *, reset: bool) -> None:
+        refuse_sparse("X", X)
+        two_dimensional = len(getattr(X, "shape", ())) == 2 and not isinstance(X, jax.Array)
+        self._values = X if two_dimensional else checked_observations(estimator, X, reset=reset)
+        first = (
+            checked_observations(estimator, self._take(slice(0, 1)), reset=reset) if two_dimensional else self._values
+        )
+        self.n_rows = int(self._values.shape[0])
+        self.kind = first.dtype
+
+    def rows(self, part: slice, dtype: np.dtype) -> np.ndarray:
+        """Some of them, finite and cast; the numbers themselves where they are so already."""
+        with naming("X"):
+            values = check_array(self._take(part), dtype="numeric", ensure_all_finite=False)
+        check_finite("X", values, part.start)
+        return cast("X", values, dtype)
+
+    def some_rows(self, dtype: np.dtype) -> Iterator[np.ndarray]:
+        """All of them, a few at a time."""
+        return (self.rows(part, dtype) for part in batches(self.n_rows, None, 1, int(self._values.shape[1])))
+
+    def _take(self, part: slice) -> Any:
+        return self._values.iloc[part] if hasattr(self._values, "iloc") else self._values[part]
+
+
+def checked_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
+    """Observations as an array of numbers whose columns are those of the fit; they may not be finite."""
+    refuse_sparse("X", X)
+    with naming("X"):
+        return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+
+
+def check_codes(y: ArrayLike | None) -> np.ndarray:
+    """Codes as the user gave them: numeric, finite, one- or two-dimensional and not empty."""
+    with naming("y"):
+        codes = check_array(
+            y,
+            dtype="numeric",
+            ensure_2d=False,
+            allow_nd=True,
+            ensure_min_samples=0,
+            ensure_min_features=0,
+            ensure_all_finite=False,
+        )
+    if codes.ndim not in (1, 2) or codes.size == 0:
+        raise ValueError(
+            f"y has shape {codes.shape}, expected (n_samples, n_components) or (n_samples,) with at least "
+            "one of each; pass one code, not empty, for every observation."
+        )
+    check_finite("y", codes)
+    return codes
+
+
+def check_matrix(design_matrix: ArrayLike) -> np.ndarray:
+    """The design matrix as the user gave it: numeric, finite and two-dimensional."""
+    refuse_sparse("design_matrix", design_matrix)
+    with naming("design_matrix"):
+        matrix = check_array(design_matrix, dtype="numeric", ensure_all_finite=False)
+    check_finite("design_matrix", matrix)
+    return matrix
+
+
+def check_finite(name: str, values: np.ndarray, first_row: int = 0) -> None:
+    """Refuse NaN and infinity, and say where the first is."""
+    if values.dtype.kind != "f":
+        return
+    begin = 0
+    for part in some_rows(values):
+        finite = np.isfinite(part)
+        if not finite.all():
+            where = np.unravel_index(int(np.argmin(finite)), part.shape)
+            what = "NaN" if np.isnan(part[where]) else "infinity"
+            remedy = "Remove or impute missing values." if what == "NaN" else "Remove or replace what is not finite."
+            row = f"row {first_row + begin + int(where[0])}"
+            place = row if values.ndim == 1 else f"{row}, column {int(where[1])}"
+            raise ValueError(f"Input {name} contains {what}, first in {place}. {remedy}")
+        begin += len(part)
+
+
+def refuse_sparse(name: str, values: Any) -> None:
+    """Refuse sparse matrices where numbers are dense by nature."""
+    if issparse(values):
+        raise ValueError(f"{name} is sparse, but has to be dense here; pass {name}.toarray().")
+
+
+def cast(name: str, values: np.ndarray, dtype: np.dtype, *, copy: bool = False) -> np.ndarray:
+    """Convert validated numbers to `dtype`, and refuse those that do not fit in it."""
+    if values.dtype == dtype:
+        return values.copy() if copy else values
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    if not np.isfinite(converted).all():
+        raise ValueError(f"{name} has values too large for {dtype}; rescale it, or pass dtype='float64'.")
+    return converted
+
+
+@contextmanager
+def naming(argument: str) -> Iterator[None]:
+    """Put the name of the argument in front of a message that lacks it, and what to do at its end."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        named = message if re.search(rf"\b{argument}\b", message) else f"{argument}: {message}"
+        remedy = next((fix for pattern, fix in _REMEDIES.items() if re.search(pattern, message)), "")
+        raise ValueError(f"{named} {remedy}".rstrip()) from error
+
+
+def random_seed(random_state: Any) -> int:
+    """Draw one seed from scikit-learn's `random_state`, or from one of NumPy's newer generators.
+
+    Parameters
+    ----------
+    random_state : None, int, numpy.random.RandomState or numpy.random.Generator
+        What the user gave.
+
+    Returns
+    -------
+    int
+        A seed for NumPy's or JAX's generators.
+
+    Examples
+    --------
+    >>> from bayeslista.estimators._validation import random_seed
+    >>> random_seed(0) == random_seed(0)
+    True
+    """
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(np.iinfo(np.int32).max))
+    with naming("random_state"):
+        return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
