@@ -107,6 +107,19 @@ class SpikeSlab:
         """
         return self.prob_active.shape
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Floating type of the parameters, and of all that the methods return.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from bayeslista.distributions import SpikeSlab
+        >>> SpikeSlab(*np.ones((3, 2), np.float32)).dtype
+        dtype('float32')
+        """
+        return self.prob_active.dtype
+
     def __len__(self) -> int:
         return len(self.prob_active)
 
@@ -117,7 +130,7 @@ class SpikeSlab:
         return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"SpikeSlab(shape={self.shape}, dtype={self.prob_active.dtype})"
+        return f"SpikeSlab(shape={self.shape}, dtype={self.dtype})"
 
     def mean(self) -> NDArray[np.floating]:
         """Mean ``q m``, spike included.
@@ -367,4 +380,4 @@ class SpikeSlab:
     def _finish(self, values: NDArray[np.float64]) -> NDArray[np.floating]:
         """Bring a result to the precision of the parameters; a single number becomes a NumPy scalar."""
         with np.errstate(over="ignore"):
-            return np.asarray(values).astype(self.prob_active.dtype)[()]
+            return np.asarray(values).astype(self.dtype)[()]

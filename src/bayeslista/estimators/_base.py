@@ -36,6 +36,7 @@ from bayeslista.estimators._validation import (
     check_finite,
     check_matrix,
     checked_observations,
+    dense,
 )
 from bayeslista.persistence import write_record
 from bayeslista.proximal import estimate_design_matrix
@@ -93,7 +94,7 @@ class BaseSparseCoder(
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
 
         Returns
@@ -156,10 +157,30 @@ class BaseSparseCoder(
         model = self._ready(X)
         return fill(*model._by_batches(lambda Y: (model._predict_codes(Y),), X, None))[0]
 
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Coefficient of determination of `predict`, averaged over coefficients.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
+            Their codes, one a row.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each pair counts.
+
+        Returns
+        -------
+        float
+            1 at best; 0 is as good as the mean of the codes.
+        """
+        return super().score(X, dense(y), sample_weight)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator, fitted or not, to a file that :func:`bayeslista.load` reads.
 
-        Arrays are kept as safetensors, the rest as JSON in its header. A file is written whole or not at all.
+        Arrays are kept as safetensors, the rest, callbacks excepted, as JSON in its header. A file is written whole or
+        not at all.
 
         Parameters
         ----------
@@ -176,7 +197,8 @@ class BaseSparseCoder(
         if not type(self).__module__.startswith(f"{__package__}."):
             raise ValueError(f"load does not know {type(self).__name__}, a class of your own. Use pickle or joblib.")
         versions = {name: version(name) for name in ("bayeslista", "numpy", "jax", "scikit-learn")}
-        write_record(path, {"estimator": type(self).__name__, "state": dict(vars(self))}, versions)
+        state = {name: value for name, value in vars(self).items() if name != "_skl_callbacks"}
+        write_record(path, {"estimator": type(self).__name__, "state": state}, versions)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -1,5 +1,6 @@
 """Sparse coders that say how sure they are."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
@@ -14,6 +15,8 @@ from bayeslista.estimators._blocks import fill, stack_sparse
 from bayeslista.estimators._parameters import check_boolean, check_choice
 from bayeslista.estimators._recalibration import METHODS, Recalibration, fit_recalibration
 from bayeslista.metrics._forecasts import check_level
+
+_FEW = 20  # pairs
 
 
 class DistributionalSparseCoder(BaseSparseCoder):
@@ -140,8 +143,9 @@ class DistributionalSparseCoder(BaseSparseCoder):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_observed)
-            Observations, one a row. Two hundred are enough as a rule, where codes have a hundred coefficients.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+            Observations, one a row. Two hundred are enough as a rule, where codes have a hundred coefficients; below
+            twenty there is a warning.
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
         method : {"isotonic", "logistic"}, default="isotonic"
             The map of P(active): of any monotone shape, or linear in log-odds, which needs fewer pairs.
@@ -154,6 +158,13 @@ class DistributionalSparseCoder(BaseSparseCoder):
         check_choice("method", method, METHODS)
         model = self._ready(X)
         _, codes = model._validate_pairs(X, y, reset=False)
+        if len(codes) < _FEW:
+            warnings.warn(
+                f"calibrate was given {len(codes)} pairs, from fewer than {_FEW} of which chance is learned as much as "
+                "the model's faults. Pass more of them, 200 as a rule, or call uncalibrate().",
+                UserWarning,
+                stacklevel=2,
+            )
         own = model._whole(model._own_dist, X, None)
         self.recalibration_ = fit_recalibration(own, codes.reshape(own.shape), method)
         return self

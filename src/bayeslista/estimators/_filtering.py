@@ -1,6 +1,5 @@
 """The paper's inference: assumed density filtering, with expectation propagation for the priors."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
-from bayeslista.estimators._learners import Numbers, Output, Pass, Units, network_slab, powers_of_two
+from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import adf
 from bayeslista.inference.adf import Pair
 from bayeslista.network import EvidenceForm, Gaussian, Weights, propagate
@@ -86,7 +85,7 @@ class FilteringLearner:
             learn_noise,
         )
 
-    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Iterator[Pass]:
+    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Passes:
         """Filter the pairs in random order and refine the priors, pass after pass."""
         pairs = self._pairs(Y, B)
         errors: list[float] = []
@@ -96,10 +95,10 @@ class FilteringLearner:
             belief, refinement = adf.refine_priors(belief)
             self.belief = jax.tree.map(np.asarray, belief)
             row = self._row(jax.tree.map(jnp.add, info, refinement), len(B))
-            yield row
+            stop = yield row
             errors.append(row.nmse)
             recent, earlier = errors[-_PATIENCE:], errors[:-_PATIENCE]
-            if tol > 0 and earlier and min(recent) >= (1 - tol) * min(earlier):
+            if stop or (tol > 0 and earlier and min(recent) >= (1 - tol) * min(earlier)):
                 return
 
     def filter_once(self, Y: Numbers, B: Numbers) -> Pass:

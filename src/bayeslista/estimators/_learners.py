@@ -4,7 +4,7 @@ A learner works in units of its own, chosen from the first pairs it sees, and sp
 divided by ``units.observation``, codes by ``units.code``. The estimator maps them back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -51,12 +51,15 @@ class Pass(NamedTuple):
         return Pass({**later.values, "n_pairs": n_pairs}, counts, attempts)
 
 
+Passes = Generator[Pass, bool | None, None]  # told, after each, whether to stop
+
+
 class Learner(Protocol):
     """One inference: what the estimator asks of it."""
 
     units: Units
 
-    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Iterator[Pass]:
+    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Passes:
         """Make passes over the pairs, and tell of each."""
 
     def filter_once(self, Y: Numbers, B: Numbers) -> Pass:

@@ -90,7 +90,7 @@ def check_codes(y: ArrayLike | None) -> np.ndarray:
     """Codes as the user gave them: numeric, finite, one- or two-dimensional and not empty."""
     with naming("y"):
         codes = check_array(
-            y,
+            dense(y),
             dtype="numeric",
             ensure_2d=False,
             allow_nd=True,
@@ -133,6 +133,11 @@ def check_finite(name: str, values: np.ndarray, first_row: int = 0) -> None:
         begin += len(part)
 
 
+def dense(y: Any) -> Any:
+    """Codes that may come as a sparse matrix or array, as they are or dense."""
+    return y.toarray(order="C") if issparse(y) else y
+
+
 def refuse_sparse(name: str, values: Any) -> None:
     """Refuse sparse matrices where numbers are dense by nature."""
     if issparse(values):
@@ -140,11 +145,14 @@ def refuse_sparse(name: str, values: Any) -> None:
 
 
 def cast(name: str, values: np.ndarray, dtype: np.dtype, *, copy: bool = False) -> np.ndarray:
-    """Convert validated numbers to `dtype`, and refuse those that do not fit in it."""
+    """Convert validated numbers to `dtype`, and refuse those that do not fit in it.
+
+    They come back row by row in memory: sums depend on the order of numbers, and frames keep theirs by columns.
+    """
     if values.dtype == dtype:
-        return values.copy() if copy else values
+        return values.copy(order="C") if copy else np.ascontiguousarray(values)
     with np.errstate(over="ignore"):
-        converted = values.astype(dtype)
+        converted = values.astype(dtype, order="C")
     if not np.isfinite(converted).all():
         raise ValueError(f"{name} has values too large for {dtype}; rescale it, or pass dtype='float64'.")
     return converted

@@ -1,6 +1,6 @@
 """Variational inference on the anchored network, from the linear minimum mean square error estimator."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ import numpy as np
 from bayeslista.anchored_network import AnchoredWeights, propagate_anchored
 from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration, output_gain
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
-from bayeslista.estimators._learners import Numbers, Output, Pass, Units, network_slab, powers_of_two
+from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import streaming, variational
 from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage
 from bayeslista.network import Gaussian
@@ -70,7 +70,7 @@ class VariationalLearner:
         start_shrinkage = None if shrinkage is None else shrinkage / units.code
         return cls(units, design_matrix, n_layers, start_shrinkage, validation_fraction)
 
-    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Iterator[Pass]:
+    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Passes:
         """Ascend in mini-batches, keep the pass that held-out pairs like best, and calibrate on them.
 
         Where those are few, several networks ascend side by side, each with others held out, and all are judged and
@@ -261,7 +261,7 @@ class _Ascent:
 
 def _ascend_together(
     ascents: Sequence[_Ascent], random: np.random.Generator, max_iter: int, tol: float
-) -> Generator[Pass, None, int]:
+) -> Generator[Pass, bool | None, int]:
     """Ascend side by side, keep the parameters of the pass that is best for all together, and return its number."""
     errors = [sum(ascent.error for ascent in ascents)]
     best = list(errors)
@@ -272,8 +272,8 @@ def _ascend_together(
             for ascent in ascents:
                 ascent.keep()
         best.append(min(best[-1], errors[-1]))
-        yield _mean_pass(passes)
-        if tol > 0 and len(best) > _PATIENCE and best[-1] >= (1 - tol) * best[-1 - _PATIENCE]:
+        stop = yield _mean_pass(passes)
+        if stop or (tol > 0 and len(best) > _PATIENCE and best[-1] >= (1 - tol) * best[-1 - _PATIENCE]):
             break
     return int(np.argmin(errors))
 

@@ -20,7 +20,7 @@ from bayeslista.estimators._parameters import (
     check_real,
     check_verbose,
 )
-from bayeslista.estimators._progress import advance, progress_bar
+from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
 from bayeslista.estimators._validation import random_seed
 from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.network import EvidenceForm
@@ -33,7 +33,7 @@ _FEW = 20
 _STREAM_START = 100  # pairs
 
 
-class BayesLISTA(DistributionalSparseCoder):
+class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     r"""Sparse coding by a Bayesian network: every weight is a distribution, and so is every prediction [1]_.
 
     The network is that of LISTA, :math:`\hat\beta \leftarrow h_\lambda(W y + S \hat\beta)` for `n_layers` layers,
@@ -241,6 +241,7 @@ class BayesLISTA(DistributionalSparseCoder):
             verbose=verbose,
         )
 
+    @with_callbacks
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn the belief about the weights from pairs of observations and codes.
 
@@ -248,7 +249,7 @@ class BayesLISTA(DistributionalSparseCoder):
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
 
         Returns
@@ -259,18 +260,19 @@ class BayesLISTA(DistributionalSparseCoder):
         self._check_parameters()
         observations, codes = self._validate_pairs(X, y)
         random = np.random.default_rng(random_seed(self.random_state))
-        passes: list[Pass] = []
-        with self._precision(), progress_bar(self.max_iter, type(self).__name__, self.verbose) as bar:
+        with (
+            watched(self, (observations, codes), self.max_iter, n_more=1, verbose=self.verbose) as watch,
+            self._precision(),
+        ):
             learner = self._new_learner(observations, codes)
             pairs = observations / learner.units.observation, codes / learner.units.code
-            for row in learner.learn(*pairs, random, self.max_iter, self.tol):
-                passes.append(row)
-                advance(bar, row.nmse)
-        self._learner = learner
-        self.uncalibrate()
-        self._stream: Pass | None = None
-        self._first_pairs: tuple[np.ndarray, np.ndarray] | None = None
-        return self._finish(passes, passes)
+            passes = list(watch.over(learner.learn(*pairs, random, self.max_iter, self.tol)))
+            self._learner = learner
+            self.uncalibrate()
+            self._stream: Pass | None = None
+            self._first_pairs: tuple[np.ndarray, np.ndarray] | None = None
+            self._finish(passes, passes, stacklevel=4)
+        return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Take more pairs into the belief, once, in the order given.
@@ -288,7 +290,7 @@ class BayesLISTA(DistributionalSparseCoder):
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row; a single pair is one row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
 
         Returns
@@ -310,7 +312,8 @@ class BayesLISTA(DistributionalSparseCoder):
         self._learner = learner
         self._first_pairs = (observations, codes) if anew and len(codes) < _STREAM_START else None
         self._stream = row if anew or self._stream is None else self._stream.and_then(row)
-        return self._finish([*([] if anew else self._passes), self._stream], [row])
+        self._finish([*([] if anew else self._passes), self._stream], [row], stacklevel=3)
+        return self
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True, *, batch_size: int | None = None) -> SpikeSlab:
         """Predict a distribution for every coefficient.
@@ -367,7 +370,7 @@ class BayesLISTA(DistributionalSparseCoder):
             self.learn_noise,
         )
 
-    def _finish(self, passes: list[Pass], new: list[Pass]) -> Self:
+    def _finish(self, passes: list[Pass], new: list[Pass], stacklevel: int) -> None:
         """Show what was learned in the units of the data, and warn of what was left out in the new passes."""
         learner = self._learner
         self._passes = passes[: len(passes) - (self._stream is not None)]
@@ -394,9 +397,8 @@ class BayesLISTA(DistributionalSparseCoder):
                 "scales, depth or prior do not suit the data. Try the default inference and prior, fewer layers, or a "
                 "shrinkage that fits the codes.",
                 NumericalWarning,
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
-        return self
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

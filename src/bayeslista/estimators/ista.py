@@ -35,7 +35,7 @@ class ProximalCoder(BaseSparseCoder):
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
 
         Returns

@@ -2,7 +2,9 @@
 
 import math
 import warnings
-from typing import Self
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +19,7 @@ from bayeslista.estimators._parameters import (
     check_real,
     check_verbose,
 )
-from bayeslista.estimators._progress import advance, progress_bar
+from bayeslista.estimators._progress import CallbackSupportMixin, Watch, watched, with_callbacks
 from bayeslista.estimators._validation import random_seed
 from bayeslista.inference import gradient_descent
 from bayeslista.inference.gradient_descent import Info, Pairs, Rates, Weights
@@ -26,7 +28,7 @@ from bayeslista.proximal import ista_weights
 _OPTIMIZERS = ("adam", "sgd")
 
 
-class LISTA(BaseSparseCoder):
+class LISTA(CallbackSupportMixin, BaseSparseCoder):
     """Sparse coding by a learned ISTA: a network of `n_layers` steps trained on pairs [1]_.
 
     Each layer computes ``β ← h_λ(W y + S β)`` with one ``W`` and one ``S`` for all layers and a threshold
@@ -228,6 +230,7 @@ class LISTA(BaseSparseCoder):
             verbose=verbose,
         )
 
+    @with_callbacks
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Train the network on pairs of observations and codes.
 
@@ -235,7 +238,7 @@ class LISTA(BaseSparseCoder):
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
 
         Returns
@@ -252,16 +255,29 @@ class LISTA(BaseSparseCoder):
         )
         gain = observation_scale / code_scale
         pairs = Pairs(observations / observation_scale, codes / code_scale)
-        with self._precision():
-            best, step_inverse = self._train(pairs, design_matrix / gain, code_scale)
-        self.design_matrix_ = design_matrix
-        self.encoder_ = np.asarray(best.encoder) / gain
-        self.recurrent_ = np.asarray(best.recurrent)
-        self.shrinkage_ = np.asarray(best.shrinkage) * code_scale
-        self.step_inverse_ = step_inverse * gain**2
+
+        def learned(best: Weights) -> dict[str, np.ndarray]:
+            return {
+                "design_matrix_": design_matrix,
+                "encoder_": np.asarray(best.encoder) / gain,
+                "recurrent_": np.asarray(best.recurrent),
+                "shrinkage_": np.asarray(best.shrinkage) * code_scale,
+            }
+
+        with watched(self, (observations, codes), self.max_iter, verbose=self.verbose) as watch, self._precision():
+            best, step_inverse = self._train(pairs, design_matrix / gain, code_scale, watch, learned)
+            self.__dict__.update(learned(best))
+            self.step_inverse_ = step_inverse * gain**2
         return self
 
-    def _train(self, pairs: Pairs, design_matrix: Float[np.ndarray, "K D"], code_scale: float) -> tuple[Weights, float]:
+    def _train(
+        self,
+        pairs: Pairs,
+        design_matrix: Float[np.ndarray, "K D"],
+        code_scale: float,
+        watch: Watch,
+        learned: Callable[[Weights], dict[str, np.ndarray]],
+    ) -> tuple[Weights, float]:
         """Train on pairs in the units of the descent; return the best weights and the step of the start."""
         random = np.random.default_rng(random_seed(self.random_state))
         order = random.permutation(len(pairs.codes))
@@ -286,16 +302,16 @@ class LISTA(BaseSparseCoder):
         )
         rates = self._rates(design_matrix.shape, math.sqrt(start.step_inverse))
         infos: list[Info] = []
-        with progress_bar(self.max_iter, type(self).__name__, self.verbose) as bar:
-            for _ in range(self.max_iter):
-                batches = gradient_descent.make_batches(random.permutation(len(training.codes)), self.batch_size)
-                state, info = gradient_descent.step(
-                    state, training, monitored, batches, rates, self.tol, anchor, optimizer=self.optimizer
-                )
-                infos.append(info)
-                advance(bar, float(info.nmse))
-                if self.tol > 0 and int(state.n_stale) >= self.n_iter_no_change:
-                    break
+        for _ in range(self.max_iter):
+            watch.begin()
+            batches = gradient_descent.make_batches(random.permutation(len(training.codes)), self.batch_size)
+            state, info = gradient_descent.step(
+                state, training, monitored, batches, rates, self.tol, anchor, optimizer=self.optimizer
+            )
+            infos.append(info)
+            stop = watch.end_pass(float(info.nmse), partial(_so_far, learned, state.best, anchor))
+            if stop or (self.tol > 0 and int(state.n_stale) >= self.n_iter_no_change):
+                break
         self._report(infos, float(state.best_error), code_scale, n_held_out, len(batches.rows))
         return gradient_descent.unanchored(state.best, anchor), start.step_inverse
 
@@ -331,7 +347,7 @@ class LISTA(BaseSparseCoder):
                 "skipped; the best weights before that are kept. Lower learning_rate, or use optimizer='adam', "
                 "which standardises the data.",
                 NumericalWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
@@ -351,3 +367,7 @@ class LISTA(BaseSparseCoder):
         check_real("validation_fraction", self.validation_fraction, minimum=0, below=1)
         check_integer("n_iter_no_change", self.n_iter_no_change, minimum=1)
         check_verbose(self.verbose)
+
+
+def _so_far(learned: Callable[[Weights], dict[str, np.ndarray]], best: Weights, anchor: Any) -> dict[str, np.ndarray]:
+    return learned(gradient_descent.unanchored(best, anchor))

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import NumericalWarning
@@ -15,6 +16,7 @@ from bayeslista.estimators._blocks import root_mean_square
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._learners import Units
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
+from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
 from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
 from bayeslista.estimators._validation import check_matrix, random_seed
 
@@ -22,7 +24,7 @@ _MODES = ("accurate", "fast")
 _GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
 
 
-class SpikeSlabNet(DistributionalSparseCoder):
+class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
     r"""Sparse coding by layers of message passing: close to the exact posterior, at a thousandth of its cost.
 
     The model is :math:`y = X\beta + N(0, \sigma^2 I)` with coefficients that are zero or else drawn from a slab, a
@@ -144,6 +146,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
         self.random_state = random_state
         self.verbose = verbose
 
+    @with_callbacks
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Learn the model from pairs of observations and codes, or from observations alone, and calibrate the layers.
 
@@ -151,7 +154,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,), default=None
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,), default=None
             Their codes, one a row. None, which takes a design matrix, learns sparsity, slab and noise by EM.
 
         Returns
@@ -166,22 +169,25 @@ class SpikeSlabNet(DistributionalSparseCoder):
                 "SpikeSlabNet requires y to be passed, but the target y is None; pass codes, or give design_matrix to "
                 "learn from observations alone."
             )
-        if y is None and self.design_matrix is not None:
-            observations = self._validate_alone(X)
-            learner = self._new_learner(root_mean_square(observations), np.zeros((0, self.n_components_)))
-            with self._precision():
-                learner.learn_from_observations(observations / learner.units.observation, random)
-                learner.calibrate(self.calibration_steps, random)
-        else:
-            observations, codes = self._validate_pairs(X, y)
+        alone = y is None
+        pairs = (self._validate_alone(X),) if alone else self._validate_pairs(X, y)
+        observations, codes = pairs if len(pairs) == 2 else (*pairs, np.zeros((0, self.n_components_)))
+        with watched(self, pairs, 2) as watch, self._precision():
+            watch.begin("model")
             learner = self._new_learner(root_mean_square(observations), codes)
-            with self._precision():
+            if alone:
+                learner.learn_from_observations(observations / learner.units.observation, random)
+            else:
                 learner.take_in(observations / learner.units.observation, codes / learner.units.code)
                 learner.learn_from_pairs()
-                learner.calibrate(self.calibration_steps, random)
-        self._learner = learner
-        self.uncalibrate()
-        return self._finish()
+            watch.end()
+            watch.begin("layers")
+            learner.calibrate(self.calibration_steps, random)
+            watch.end()
+            self._learner = learner
+            self.uncalibrate()
+            self._finish(stacklevel=4)
+        return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Take more pairs in: the model is that of all pairs so far, however they were cut.
@@ -193,7 +199,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row; a single pair is one row.
-        y : array-like of shape (n_samples, n_components) or (n_samples,)
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
 
         Returns
@@ -209,7 +215,13 @@ class SpikeSlabNet(DistributionalSparseCoder):
             learner.take_in(observations / learner.units.observation, codes / learner.units.code)
             learner.learn_from_pairs()
         self._learner = learner
-        return self._finish()
+        self._finish(stacklevel=3)
+        return self
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self.design_matrix is None
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "design_matrix_") or self._all_given()
@@ -222,6 +234,12 @@ class SpikeSlabNet(DistributionalSparseCoder):
         prob_active, slab_mean, slab_var = (np.concatenate(parts) for parts in zip(*outputs, strict=True))
         parts = prob_active, slab_mean * code_unit, slab_var * code_unit**2
         return SpikeSlab(*(part.astype(self.dtype_) for part in parts))
+
+    @property
+    def _n_features_out(self) -> int:
+        if not hasattr(self, "n_components_") and self._all_given():
+            return int(np.asarray(self.design_matrix).shape[-1])
+        return self.n_components_
 
     def _rows_together(self) -> int:
         return self._learner.chunk
@@ -247,7 +265,8 @@ class SpikeSlabNet(DistributionalSparseCoder):
         with model._precision():
             learner.assume()
         model._learner = learner
-        return model._finish()
+        model._finish(stacklevel=3)
+        return model
 
     def _new_learner(self, size: float, B: Float[np.ndarray, "n D"]) -> SpikeSlabLearner:
         """Nothing learned yet, for observations of a root mean square and codes, if there are any."""
@@ -282,7 +301,7 @@ class SpikeSlabNet(DistributionalSparseCoder):
             code = observation / root_mean_square(matrix)
         return Units(*(float(2.0 ** np.round(np.log2(part))) for part in (observation, code)))
 
-    def _finish(self) -> Self:
+    def _finish(self, stacklevel: int) -> None:
         """Show what was learned in the units of the data."""
         learner, model = self._learner, self._learner.learned
         gain = learner.units.observation / learner.units.code
@@ -304,9 +323,8 @@ class SpikeSlabNet(DistributionalSparseCoder):
                 f"{learner.skipped} of {n_steps} steps of calibration had no usable gradient (see diagnostics_): "
                 "the model does not suit the layers. Try mode='fast', fewer layers, or calibration_steps=0.",
                 NumericalWarning,
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
-        return self
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
