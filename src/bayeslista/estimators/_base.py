@@ -1,7 +1,7 @@
 """The bridge from scikit-learn's conventions to the mathematics.
 
-Every estimator validates here and only here: what leaves this module is finite, two-dimensional, of matching
-shapes and of one floating type.
+Every estimator validates here, by `_validation`, and only here: what leaves this module is finite, two-dimensional, of
+matching shapes and of one floating type.
 """
 
 import math

@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import validate_data
 
-from bayeslista.estimators._blocks import batches, some_rows
+from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, some_rows
 
 _REMEDIES = {
     r"\b0 (sample|feature)|at least one array": "Pass at least one row and one column.",
@@ -25,7 +25,8 @@ _REMEDIES = {
 class Observations:
     """Observations that are checked, and cast to one floating type, only as their rows are asked for.
 
-    Arrays, memory-mapped or not, and frames are cut before anything is converted; anything else becomes an array.
+    Arrays of many rows, memory-mapped or not, and such frames are cut before anything is converted; anything else
+    becomes an array.
 
     Parameters
     ----------
@@ -56,18 +57,21 @@ class Observations:
 
     def __init__(self, estimator: Any, X: Any, *, reset: bool) -> None:
         refuse_sparse("X", X)
-        two_dimensional = len(getattr(X, "shape", ())) == 2 and not isinstance(X, jax.Array)
-        self._values = X if two_dimensional else checked_observations(estimator, X, reset=reset)
+        shape: tuple[int, ...] = getattr(X, "shape", ())
+        self._as_given = len(shape) == 2 and shape[0] > LARGEST_BLOCK and not isinstance(X, jax.Array)
+        self._values = X if self._as_given else checked_observations(estimator, X, reset=reset)
         first = (
-            checked_observations(estimator, self._take(slice(0, 1)), reset=reset) if two_dimensional else self._values
+            checked_observations(estimator, self._take(slice(0, 1)), reset=reset) if self._as_given else self._values
         )
         self.n_rows = int(self._values.shape[0])
         self.kind = first.dtype
 
     def rows(self, part: slice, dtype: np.dtype) -> np.ndarray:
         """Some of them, finite and cast; the numbers themselves where they are so already."""
-        with naming("X"):
-            values = check_array(self._take(part), dtype="numeric", ensure_all_finite=False)
+        values = self._take(part)
+        if self._as_given:
+            with naming("X"):
+                values = check_array(values, dtype="numeric", ensure_all_finite=False)
         check_finite("X", values, part.start)
         return cast("X", values, dtype)
 
