@@ -16,12 +16,15 @@ derivation, and what was measured, is in ``docs/predictive.md``.
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-__all__ = ["Calibration", "calibrated_spike_slab", "fit_calibration", "output_gain"]
+__all__ = ["Calibration", "calibrated_spike_slab", "fit_calibration", "output_gain", "quick_spike_slab"]
 
 _Floats = NDArray[np.float64]
 
@@ -171,6 +174,49 @@ def calibrated_spike_slab(
     log_ratio = _log_ratio(w, calibration.typical_var)
     q = _raise(_head(calibration, c, log_ratio), e, calibration.slab_excess, calibration.lapse)
     return q, e / q, calibration.slab_var * np.exp(calibration.var_exponent * log_ratio)
+
+
+def quick_spike_slab(
+    calibration: Calibration, c_mean: Float[Array, "..."], c_var: Float[Array, "..."], mean: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]]:
+    """What :func:`calibrated_spike_slab` says, as a part of a compiled function.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        From :func:`fit_calibration`.
+    c_mean, c_var : array
+        Mean and variance before the last threshold. All but the mean of the slab is computed in the type of `c_var`.
+    mean : array
+        Mean of the network's output.
+
+    Returns
+    -------
+    prob_active, slab_mean, slab_var : array
+        All of the type of `mean`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.calibration import Calibration, quick_spike_slab
+    >>> calibration = Calibration(-2.0, 2.0, 2.0, 0.5, 0.1, 0.7, slab_excess=1.0, slab_var=0.3, lapse=1e-3)
+    >>> prob_active, _, _ = quick_spike_slab(calibration, jnp.array([0.1, 2.0]), jnp.full(2, 0.1), jnp.array([0.0, 1.8]))
+    >>> prob_active.round(2).tolist() == jnp.array([0.12, 0.92]).tolist()
+    True
+    """
+    given, dtype = calibration, c_var.dtype
+    tiny, largest = (float(value) for value in (jnp.finfo(dtype).tiny, jnp.finfo(dtype).max))
+    typical = max(_TINY_VAR, tiny) if dtype == jnp.float32 else _TINY_VAR
+    log_ratio = jnp.log(jnp.maximum(c_var, typical)) - jnp.log(jnp.maximum(given.typical_var, typical)).astype(dtype)
+    ratio = jnp.exp(given.var_exponent * jnp.clip(log_ratio, -_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)).astype(dtype)
+    # Squares in units of the scale, which have room for any that is not beyond all doubt.
+    relative = jnp.minimum(jnp.abs(c_mean) / jnp.sqrt(given.scale), largest**0.25).astype(dtype)
+    slope = jnp.where(c_mean > 0, given.slope_positive, given.slope_negative).astype(dtype)
+    head = jax.nn.sigmoid(given.intercept + slope * jnp.log1p(relative * relative / ratio)).astype(dtype)
+    size = jnp.abs(mean)
+    raised = jnp.maximum(head, (size / (size + given.slab_excess)).astype(dtype))
+    prob_active = jnp.clip(raised, given.lapse, 1 - given.lapse).astype(mean.dtype)
+    return prob_active, mean / prob_active, (given.slab_var * ratio).astype(mean.dtype)
 
 
 def output_gain(mean: ArrayLike, code: ArrayLike) -> float:

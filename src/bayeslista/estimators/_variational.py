@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslista.anchored_network import AnchoredWeights, propagate_anchored
-from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration, output_gain
+from bayeslista.anchored_network import AnchoredWeights, LayerMatrices, layer_matrices, propagate_layers
+from bayeslista.calibration import Calibration, fit_calibration, output_gain, quick_spike_slab
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import streaming, variational
@@ -18,26 +18,40 @@ from bayeslista.network import Gaussian
 from bayeslista.proximal import estimate_design_matrix_and_noise
 
 _PATIENCE = 10
+_VARIANCE_DTYPE = np.dtype(np.float32)  # in prediction
+_BLOCK_NUMBERS = 2**18  # observed values and two codes for each signal, in a block that layers go through
 _BATCHES, _LARGEST_BATCH = 16, 32
 _SHRINKAGES = (0.01 * 2.0 ** np.arange(7)).tolist()
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
 
 
-@jax.jit
-def _anchored_slab(
-    weights: AnchoredWeights, design_matrix: Numbers, rows: Numbers, shrinkage: Numbers
-) -> tuple[Numbers, ...]:
-    """The same for the anchored network."""
-    return network_slab(propagate_anchored(weights, design_matrix, rows, shrinkage).entering, shrinkage[-1])
+_matrices = jax.jit(layer_matrices, static_argnames="variance_dtype")
 
 
 @jax.jit
-def _anchored_moments(
-    weights: AnchoredWeights, design_matrix: Numbers, rows: Numbers, shrinkage: Numbers
-) -> tuple[Numbers, ...]:
+def _network_slab(matrices: LayerMatrices, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
+    """The spike and slab that the last threshold makes."""
+    return network_slab(propagate_layers(matrices, rows, shrinkage).entering, shrinkage[-1])
+
+
+@jax.jit
+def _network_moments(matrices: LayerMatrices, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
     """Mean and variance before the last threshold, and the mean after it."""
-    entering, output = propagate_anchored(weights, design_matrix, rows, shrinkage)
+    entering, output = propagate_layers(matrices, rows, shrinkage)
     return (*entering, output.mean)
+
+
+@jax.jit
+def _calibrated_slab(
+    matrices: LayerMatrices,
+    rows: Numbers,
+    shrinkage: Numbers,
+    calibration: Calibration,
+    gain: float,
+) -> tuple[Numbers, ...]:
+    """The spike and slab as calibrated."""
+    entering, output = propagate_layers(matrices, rows, shrinkage)
+    return quick_spike_slab(calibration, *entering, gain * output.mean)
 
 
 @dataclass
@@ -143,12 +157,18 @@ class VariationalLearner:
 
     def output(self, Y: Numbers, include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
-        if include_noise:
-            c_mean, c_var, mean = self._moments(Y)
-            parts = calibrated_spike_slab(self.calibration, c_mean, c_var, self.gain * mean)
-            return Output(*(part.astype(Y.dtype) for part in parts))
         belief, shrinkage = self._belief(), self.shrinkage
-        return Output(*in_blocks(lambda rows: _anchored_slab(belief, self.scaled_matrix, rows, shrinkage), Y))
+        if not include_noise:
+            matrices = _matrices(belief, self.scaled_matrix)
+            return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, shrinkage), Y, self._block()))
+        # Nobody needs more than seven digits of a variance, and half the time goes into them.
+        matrices = _matrices(belief, self.scaled_matrix, variance_dtype=_VARIANCE_DTYPE)
+        told = shrinkage, self.calibration, self.gain
+        return Output(*in_blocks(lambda rows: _calibrated_slab(matrices, rows, *told), Y, self._block()))
+
+    def _block(self) -> int:
+        """How many signals at once, so that what a layer works on stays in the cache."""
+        return _block(self.scaled_matrix)
 
     def matrices(self) -> tuple[Gaussian, Gaussian]:
         """Means and variances of W and S; those of S follow from W and R."""
@@ -293,8 +313,13 @@ def _belief(parameters: variational.Parameters) -> AnchoredWeights:
 
 def _moments(parameters: variational.Parameters, design_matrix: Numbers, Y: Numbers) -> Any:
     """Mean and variance before the last threshold, and the mean after it."""
-    belief, shrinkage = _belief(parameters), np.exp(parameters.log_shrinkage)
-    return in_blocks(lambda rows: _anchored_moments(belief, design_matrix, rows, shrinkage), Y)
+    matrices, shrinkage = _matrices(_belief(parameters), design_matrix), np.exp(parameters.log_shrinkage)
+    return in_blocks(lambda rows: _network_moments(matrices, rows, shrinkage), Y, _block(design_matrix))
+
+
+def _block(design_matrix: Numbers) -> int:
+    numbers = sum(design_matrix.shape) + design_matrix.shape[1]
+    return int(2 ** np.clip(np.round(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
 
 
 def _squared_errors(parameters: variational.Parameters, design_matrix: Numbers, Y: Numbers, B: Numbers) -> Numbers:
