@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "img"}
+VOID = {"meta", "img", "input"}
 
 
 class Page(HTMLParser):

@@ -1,4 +1,5 @@
 import base64
+import json
 import os
 import re
 from xml.etree import ElementTree
@@ -7,7 +8,7 @@ import plotly.graph_objects
 import pytest
 
 from bayeslista.plots import plot_nmse
-from bayeslista.report import Chart, Figure, Paragraph, Section, Table, can_draw_charts, write_page
+from bayeslista.report import Chart, Figure, Gallery, Live, Paragraph, Section, Table, can_draw_charts, write_page
 from html_page import Page
 
 SECTIONS = [
@@ -79,6 +80,27 @@ def test_charts_are_described_and_share_one_script(tmp_path):
     assert not any(attributes.keys() & {"src", "href", "srcset"} for _, attributes in page.tags)
 
 
+def test_live_blocks_keep_their_data_and_share_style_and_script(tmp_path):
+    blocks = [Live("<p>here</p>", {"text": each}, "let a = 1;", ".b {}") for each in ("</script><b>&amp;", "two")]
+    write_page(tmp_path / "index.html", "title", [Section("one", blocks)])
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = Page(text)
+    *data, script = page.scripts
+    assert [json.loads(each)["text"] for each in data] == ["</script><b>&amp;", "two"]
+    assert script == "let a = 1;"
+    assert text.count(".b {}") == 1
+    assert not page.all("b")
+    assert len([each for each in page.all("div") if each.get("class") == "live"]) == 2
+
+
+def test_figures_of_a_gallery_stand_in_one_element(tmp_path):
+    pictures = [Figure(plot_nmse({name: 0.5}).figure, f"bar of {name}", name) for name in "ab"]
+    write_page(tmp_path / "index.html", "title", [Section("one", [Gallery(pictures)])])
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert [image["alt"] for image in page.all("img")] == ["bar of a", "bar of b"]
+    assert {"class": "gallery"} in page.all("div")
+
+
 def test_the_same_blocks_give_the_same_bytes(tmp_path):
     pages = []
     for _ in range(2):
@@ -107,6 +129,8 @@ def test_both_light_and_dark_readers_are_served(tmp_path):
         (Table(["a", "b"], [["only one"]]), "header has 2 cells, but the row"),
         (Figure(plot_nmse({"a": 0.5}).figure, " "), "needs a description"),
         (chart(" "), "needs a description"),
+        (Gallery([Figure(plot_nmse({"a": 0.5}).figure, "")]), "needs a description"),
+        (Live("", [float("nan")], ""), "not JSON compliant"),
     ],
 )
 def test_a_page_that_cannot_be_rendered_leaves_the_old_one(tmp_path, block, message):

@@ -1,10 +1,11 @@
 """One self-contained HTML page: text, tables, figures and charts in a single file that needs no network.
 
-Text is escaped, figures are embedded as vector images, charts with the script that draws them, and colours follow the
-reader's light or dark setting.
+Text is escaped, figures are embedded as vector images, charts and live blocks with the script that draws them, and
+colours follow the reader's light or dark setting.
 """
 
 import base64
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from html import escape
 from importlib.util import find_spec
 from io import BytesIO
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bayeslista._atomic import write_atomically
 
@@ -20,7 +21,19 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import plotly.graph_objects
 
-__all__ = ["Block", "Chart", "Figure", "Paragraph", "Section", "Table", "can_draw_charts", "svg_bytes", "write_page"]
+__all__ = [
+    "Block",
+    "Chart",
+    "Figure",
+    "Gallery",
+    "Live",
+    "Paragraph",
+    "Section",
+    "Table",
+    "can_draw_charts",
+    "svg_bytes",
+    "write_page",
+]
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1e293b; --quiet: #526077; --line: #cbd5e1; --page: #ffffff; }
@@ -37,8 +50,10 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption, figcaption { color: var(--quiet); text-align: left; padding: 0.4rem 0; }
 th, td { padding: 0.35rem 0.9rem 0.35rem 0; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child { text-align: left; }
-tbody th { font-weight: normal; }
+tbody th { font-weight: normal; min-width: 6rem; }
+@media (max-width: 30rem) { th, td { padding-right: 0.5rem; font-size: 0.9rem; } }
 figure { margin: 1.5rem 0; }
+.gallery { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0 1.5rem; }
 img { display: block; width: 100%; height: auto; background: #ffffff; border-radius: 0.5rem; }
 """
 
@@ -106,7 +121,42 @@ class Chart(NamedTuple):
     caption: str = ""
 
 
-Block = Paragraph | Table | Figure | Chart
+class Gallery(NamedTuple):
+    """Figures side by side where there is room for them.
+
+    Examples
+    --------
+    >>> import matplotlib.figure
+    >>> from bayeslista.report import Figure, Gallery
+    >>> picture = Figure(matplotlib.figure.Figure(), description="An empty figure.")
+    >>> len(Gallery([picture, picture]).figures)
+    2
+    """
+
+    figures: Sequence[Figure]
+
+
+class Live(NamedTuple):
+    """Markup that a script brings to life with data of its own.
+
+    Unlike text, `markup`, `style` and `script` go into the page as they are: write them, never take them from data.
+    `data` is anything that JSON can hold. It follows the markup as the JSON of a script element, and both stand in one
+    element of the class "live"; a script that several share runs once, at the end of the page.
+
+    Examples
+    --------
+    >>> from bayeslista.report import Live
+    >>> Live("<p></p>", {"text": "</p>"}, "document.querySelector('.live p').textContent = 'here';").style
+    ''
+    """
+
+    markup: str
+    data: Any
+    script: str
+    style: str = ""
+
+
+Block = Paragraph | Table | Figure | Gallery | Chart | Live
 """What can stand below a heading."""
 
 
@@ -187,7 +237,8 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
     Raises
     ------
     ValueError
-        If a row of a table is not as long as its header, or a figure or chart has no description.
+        If a row of a table is not as long as its header, a figure or chart has no description, or data hold a number
+        that is not finite.
     OSError
         If the file cannot be written.
 
@@ -209,12 +260,16 @@ def write_page(path: str | os.PathLike[str], title: str, sections: Sequence[Sect
 def _page(title: str, sections: Sequence[Section]) -> str:
     numbers = count(1)
     body = "\n".join(_section(section, numbers) for section in sections)
-    script = _chart_script() if any(isinstance(block, Chart) for each in sections for block in each.blocks) else ""
+    blocks = [block for section in sections for block in section.blocks]
+    script = _chart_script() if any(isinstance(block, Chart) for block in blocks) else ""
+    live = [block for block in blocks if isinstance(block, Live)]
+    style = "".join(dict.fromkeys([_STYLE, *(block.style for block in live)]))
+    last = "".join(f"<script>{each}</script>\n" for each in dict.fromkeys(block.script for block in live))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n{script}</head>\n"
-        f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n{script}</head>\n"
+        f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{body}\n</main>\n{last}</body>\n</html>\n"
     )
 
 
@@ -228,6 +283,11 @@ def _block(block: Block, numbers: Iterator[int]) -> str:
         return f"<p>{escape(block.text)}</p>"
     if isinstance(block, Table):
         return _table(block)
+    if isinstance(block, Live):
+        return _live(block)
+    if isinstance(block, Gallery):
+        figures = "\n".join(_block(figure, numbers) for figure in block.figures)
+        return f'<div class="gallery">\n{figures}\n</div>'
     if not block.description.strip():
         raise ValueError("A figure needs a description: say in words what it shows.")
     content = _chart(block, next(numbers)) if isinstance(block, Chart) else _image(block)
@@ -249,6 +309,12 @@ def _table(table: Table) -> str:
         f'<div class="wide"><table>\n{caption}<thead><tr>{header}</tr></thead>\n'
         f"<tbody>\n{rows}\n</tbody>\n</table></div>"
     )
+
+
+def _live(block: Live) -> str:
+    # Inside a string of JSON, the only place where it can stand, this is the same character; and no tag can begin.
+    data = json.dumps(block.data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return f'<div class="live">\n{block.markup}\n<script type="application/json">{data}</script>\n</div>'
 
 
 def _image(figure: Figure) -> str:
