@@ -1,0 +1,71 @@
+"""Query, then teach: a loop of active learning around SpikeSlabNet, in the shape that modAL made usual.
+
+Codes are dear, observations plenty, and the design matrix has to be learned from pairs. A learner asks for the codes
+that it is least sure of, five at a time; another asks at random. After twenty answers the first has the smaller error.
+
+    python examples/active_learning_loop.py
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bayeslista import SpikeSlabNet
+from bayeslista.active import select_batch, total_variance
+from bayeslista.datasets import make_sparse_codes
+from bayeslista.metrics import nmse
+
+N_START, N_POOL, BATCH, ROUNDS, SEEDS = 25, 256, 5, 4, 6
+
+Strategy = Callable[[SpikeSlabNet, np.ndarray, int], np.ndarray]
+
+
+class ActiveLearner:
+    """A model with a way to choose what it is taught next."""
+
+    def __init__(self, model: SpikeSlabNet, strategy: Strategy, X: np.ndarray, y: np.ndarray) -> None:
+        self.model, self.strategy = model, strategy
+        self.teach(X, y)
+
+    def query(self, X_pool: np.ndarray, n: int) -> np.ndarray:
+        """Rows of the pool whose codes are worth asking for."""
+        return self.strategy(self.model, X_pool, n)
+
+    def teach(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Take answers in: the model is that of all pairs so far."""
+        self.model.partial_fit(X, y)
+
+
+def least_sure(model: SpikeSlabNet, X_pool: np.ndarray, n: int) -> np.ndarray:
+    """Observations whose codes have the largest predicted variance."""
+    return select_batch(total_variance(model.predict_dist(X_pool)), n)
+
+
+def at_random(seed: int) -> Strategy:
+    """Any observations."""
+    random = np.random.default_rng(seed)
+    return lambda _, X_pool, n: random.choice(len(X_pool), n, replace=False)
+
+
+def error_after_answers(strategy: Strategy, seed: int) -> float:
+    """NMSE on new signals after all rounds of one learner."""
+    data = make_sparse_codes(N_START + N_POOL, n_test=256, n_observed=15, n_components=20, random_state=seed)
+    X_pool, y_pool = data.Y_train[N_START:], data.B_train[N_START:]
+    model = SpikeSlabNet(mode="fast", random_state=0)
+    learner = ActiveLearner(model, strategy, data.Y_train[:N_START], data.B_train[:N_START])
+    for _ in range(ROUNDS):
+        asked = learner.query(X_pool, BATCH)
+        learner.teach(X_pool[asked], y_pool[asked])
+        X_pool, y_pool = np.delete(X_pool, asked, axis=0), np.delete(y_pool, asked, axis=0)
+    return nmse(data.B_test, learner.model.predict(data.Y_test))
+
+
+asking = np.array([error_after_answers(least_sure, seed) for seed in range(SEEDS)])
+chance = np.array([error_after_answers(at_random(seed), seed) for seed in range(SEEDS)])
+gain = chance - asking
+margin = 2 * gain.std(ddof=1) / np.sqrt(SEEDS)
+print(
+    f"NMSE after {ROUNDS * BATCH} answers, mean of {SEEDS} problems: {chance.mean():.3f} at random, "
+    f"{asking.mean():.3f} where least sure; the gain is {gain.mean():.3f}, two standard errors of it are {margin:.3f}"
+)
+assert gain.mean() > margin, "asking is no better than chance"
