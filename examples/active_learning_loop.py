@@ -1,7 +1,7 @@
 """Query, then teach: a loop of active learning around SpikeSlabNet, in the shape that modAL made usual.
 
 Codes are dear, observations plenty, and the design matrix has to be learned from pairs. A learner asks for the codes
-that it is least sure of, five at a time; another asks at random. After twenty answers the first has the smaller error.
+that it is least sure of, ten at a time; another asks at random. After twenty answers the first has the smaller error.
 
     python examples/active_learning_loop.py
 """
@@ -15,7 +15,7 @@ from bayeslista.active import select_batch, total_variance
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.metrics import nmse
 
-N_START, N_POOL, BATCH, ROUNDS, SEEDS = 25, 256, 5, 4, 6
+N_START, N_POOL, BATCH, ROUNDS, SEEDS = 25, 256, 10, 2, 6
 
 Strategy = Callable[[SpikeSlabNet, np.ndarray, int], np.ndarray]
 

@@ -25,7 +25,7 @@ from bayeslista.active import total_variance
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.metrics import nmse
 
-N_START, N_POOL, BATCH, ROUNDS, SEEDS = 25, 256, 5, 4, 6
+N_START, N_POOL, BATCH, ROUNDS, SEEDS = 25, 256, 10, 2, 6
 
 
 class ScoreSampling(SingleAnnotatorPoolQueryStrategy):

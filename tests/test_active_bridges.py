@@ -41,6 +41,17 @@ def test_strategies_of_scikit_activeml_run_and_a_score_beats_chance(example):
     assert example["std"].shape == (60,)
 
 
+@pytest.mark.parametrize(
+    "name", ["GreedySamplingTarget", "ExpectedModelChangeMaximization", "ExpectedModelOutputChange"]
+)
+def test_other_strategies_for_regressors_ask_for_one_of_the_candidates(example, name):
+    import skactiveml.pool
+
+    strategy = getattr(skactiveml.pool, name)(random_state=0)
+    asked = strategy.query(example["X"], example["y"], reg=example["regressor"], fit_reg=False, candidates=[44, 45])
+    assert asked.tolist() in ([44], [45])
+
+
 @pytest.mark.parametrize(("score", "first"), [(total_variance, [5, 4]), (support_entropy, [1, 3])])
 def test_a_score_is_a_strategy_that_asks_for_the_best_of_those_unknown(example, score, first):
     strategy = example["ScoreSampling"](score, random_state=0)
