@@ -1,11 +1,15 @@
-"""The command line."""
+"""The command line: help, start and `reproduce`."""
+
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
+import bayeslista
 import fake_cells
-from bayeslista import cli
 from bayeslista.cli import app
+from bayeslista.experiments import reproduction
 from bayeslista.experiments.cells import Outcome, store
 from bayeslista.experiments.reproduction import FIGURES, Reproduction
 from bayeslista.experiments.runner import Failure
@@ -23,10 +27,44 @@ def arguments(tmp_path, monkeypatch):
     return ["reproduce", "layers", "--out", str(tmp_path), "--jobs", "1"]
 
 
-def test_help_names_the_command_and_its_choices():
+COMMANDS = ["fit", "predict", "evaluate", "calibrate", "inspect", "report", "demo", "reproduce"]
+
+
+def test_help_appears_without_the_weight_of_jax():
+    script = (
+        "import sys; from bayeslista.cli import app; app(['fit', '--help'], standalone_mode=False); "
+        "assert not {'jax', 'sklearn', 'numpy', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_the_package_tells_what_it_has_before_it_is_imported():
+    script = (
+        "import sys, bayeslista; assert 'jax' not in sys.modules; assert {'ISTA', 'load'} <= set(dir(bayeslista)); "
+        "assert bayeslista.ISTA.__name__ == 'ISTA' and bayeslista.SpikeSlab.__name__ == 'SpikeSlab'"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bayeslista.nothing
+    assert "SpikeSlabNet" in dir(bayeslista)
+
+
+def test_the_version_is_that_of_the_package():
+    shown = runner.invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"{bayeslista.__version__}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_shows_an_example_on_a_line_of_its_own(command):
+    shown = runner.invoke(app, [command, "--help"], env={"COLUMNS": "60"})
+    assert shown.exit_code == 0
+    assert any(line.strip().startswith(f"bayeslista {command}") for line in shown.output.splitlines())
+
+
+def test_help_names_the_commands_and_the_choices():
     shown = runner.invoke(app, ["--help"])
     assert shown.exit_code == 0
-    assert "reproduce" in shown.output
+    assert all(f"\n  {command}  " in shown.output for command in COMMANDS)
     shown = runner.invoke(app, ["reproduce", "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     for word in ("layers", "undersampling", "mnist", "active", "quick", "standard", "paper", "jobs", "out"):
@@ -69,7 +107,7 @@ def test_where_plotly_is_missing_this_is_said_first_and_pictures_are_still(argum
 
 def test_a_failed_cell_shows_in_the_exit_code_and_its_reason_on_the_screen(arguments, tmp_path, monkeypatch):
     failures = [Failure(cell, "Traceback\nRuntimeError: no luck") for cell in fake_cells.cells(2)]
-    monkeypatch.setattr(cli, "reproduce", lambda *_, **__: Reproduction({"layers": []}, failures))
+    monkeypatch.setattr(reproduction, "reproduce", lambda *_, **__: Reproduction({"layers": []}, failures))
     done = runner.invoke(app, arguments)
     assert done.exit_code == 1
     assert "2 of layers, ISTA: RuntimeError: no luck" in done.output
@@ -87,7 +125,7 @@ def test_an_interrupt_says_that_nothing_is_lost(arguments, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "reproduce", interrupted)
+    monkeypatch.setattr(reproduction, "reproduce", interrupted)
     done = runner.invoke(app, arguments)
     assert done.exit_code == 130
     assert "goes on from there" in done.output
@@ -100,7 +138,7 @@ def test_all_means_every_figure(monkeypatch, tmp_path):
         asked.extend((figure.name, preset, out, jobs, points) for figure in figures)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "reproduce", reproduce)
+    monkeypatch.setattr(reproduction, "reproduce", reproduce)
     runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path), "--point", "10"])
     names = ["layers", "undersampling", "mnist_k100", "mnist_k250", "active"]
     assert asked == [(name, "paper", tmp_path, 3, [10]) for name in names]

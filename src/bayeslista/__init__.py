@@ -1,9 +1,23 @@
 """Sparse coding with calibrated uncertainty."""
 
 from importlib.metadata import version
-
-from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators import FISTA, ISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlabNet, load
+from typing import TYPE_CHECKING
 
 __all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlab", "SpikeSlabNet", "load"]
 __version__ = version("bayeslista")
+
+if TYPE_CHECKING:
+    from bayeslista.distributions import SpikeSlab
+    from bayeslista.estimators import FISTA, ISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlabNet, load
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for when it is asked for: the command line shows its help without JAX."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from bayeslista import distributions, estimators
+
+        return getattr(distributions if name == "SpikeSlab" else estimators, name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

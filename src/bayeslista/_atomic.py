@@ -2,7 +2,50 @@
 
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+
+@contextmanager
+def finishing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a name to write a file under, which takes its own only once it is on disk.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file, in a folder that exists; one that was there stays if anything fails.
+
+    Yields
+    ------
+    pathlib.Path
+        A file in the same folder, for the caller to make.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from bayeslista._atomic import finishing
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with finishing(Path(folder) / "note") as unfinished:
+    ...         count = unfinished.write_text("whole")
+    ...     [file.name for file in Path(folder).iterdir()]
+    ['note']
+    """
+    target = Path(path)
+    unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}")
+    try:
+        yield unfinished
+        with unfinished.open("r+b") as stream:
+            os.fsync(stream.fileno())
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -30,13 +73,5 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     ...     [file.name for file in Path(folder).iterdir()]
     ['note']
     """
-    target = Path(path)
-    unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}")
-    try:
-        with unfinished.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with finishing(path) as unfinished, unfinished.open("xb") as stream:
+        stream.write(content)

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from bayeslista._atomic import write_atomically
 
-__all__ = ["read_record", "write_record"]
+__all__ = ["read_record", "read_versions", "write_record"]
 
 FORMAT = 1
 """What this version writes; it reads all up to it."""
@@ -103,14 +103,14 @@ def read_record(path: str | os.PathLike[str], records: Mapping[str, type]) -> An
         with safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
             tensors = {name: np.array(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except Exception as error:  # a SafetensorError, or what NumPy raises at a type that it does not have
         raise ValueError(
             f"{path} is no safetensors file, or it is cut short ({error}). Pass a file that save has written."
         ) from error
     if header.get("format") != _NAME:
         raise ValueError(f"{path} is a safetensors file of another program. Pass a file that save has written.")
     version = header.get("format_version", "")
-    if not version.isdigit() or int(version) > FORMAT:
+    if not version.isdecimal() or int(version) > FORMAT:
         raise ValueError(
             f"{path} has format {version or 'unknown'}, and this version of {_NAME} reads up to {FORMAT}. "
             f"Install a newer {_NAME}."
@@ -120,8 +120,39 @@ def read_record(path: str | os.PathLike[str], records: Mapping[str, type]) -> An
         raise ValueError(f"{path} is not as it was written: its digest does not match. Take another copy of it.")
     try:
         return _decode(json.loads(content), tensors, records)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except Exception as error:  # whatever a tree of other types and names makes Python raise
         raise ValueError(f"{path} does not hold what this version of {_NAME} knows ({error}).") from error
+
+
+def read_versions(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read which versions a record was written by.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that :func:`read_record` reads.
+
+    Returns
+    -------
+    dict of str to str
+        As told in the header, which no digest covers; empty if that is not to be understood.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from bayeslista.persistence import read_versions, write_record
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_record(Path(folder) / "numbers", [1, 2], {"numpy": "2.4"})
+    ...     read_versions(Path(folder) / "numbers")
+    {'numpy': '2.4'}
+    """
+    with safe_open(path, framework="numpy") as file:
+        text = (file.metadata() or {}).get("versions", "")
+    try:
+        return {name: str(version) for name, version in json.loads(text).items()}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
 
 
 def _digest(content: str, tensors: Mapping[str, np.ndarray]) -> str:

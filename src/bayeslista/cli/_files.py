@@ -1,0 +1,92 @@
+"""Files of the command line: tables that have to go together, models, and places to write to."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bayeslista.estimators._base import BaseSparseCoder
+
+
+def read_observations(path: str) -> "np.ndarray":
+    """Read a table of signals."""
+    from bayeslista.tables import read_table
+
+    table = read_table(path)
+    if table.ndim != 2:
+        raise ValueError(
+            f"{path} holds an array of shape {table.shape}; reshape it to one row for every signal, "
+            "(n, 1) where one value is observed or (1, n) for a single signal."
+        )
+    return table
+
+
+def read_pairs(observations: str, codes: str) -> tuple["np.ndarray", "np.ndarray"]:
+    """Read observations and codes that pair up row by row."""
+    from bayeslista.tables import read_table
+
+    X, y = read_observations(observations), read_table(codes)
+    if len(X) != len(y):
+        raise ValueError(
+            f"{observations} has {len(X)} rows and {codes} has {len(y)}; pass a code for every observation."
+        )
+    return X, y
+
+
+def load_model(path: Path) -> "BaseSparseCoder":
+    """Read a model."""
+    from bayeslista import load
+
+    return load(path)
+
+
+def check_columns(model: "BaseSparseCoder", X: "np.ndarray", observations: str) -> None:
+    """Refuse observations of another size than the model was fitted to."""
+    expected = getattr(model, "n_features_in_", X.shape[1])
+    if X.shape[1] != expected:
+        raise ValueError(
+            f"{observations} has {X.shape[1]} columns, and the model was fitted to observations of {expected} values; "
+            "pass observations of that size, one row a signal."
+        )
+
+
+def check_pairs(model: "BaseSparseCoder", X: "np.ndarray", y: "np.ndarray", observations: str, codes: str) -> None:
+    """Refuse pairs of other sizes than the model was fitted to."""
+    check_columns(model, X, observations)
+    expected = getattr(model, "n_components_", y[0].size)
+    if y[0].size != expected:
+        raise ValueError(
+            f"{codes} has {y[0].size} columns, and the model was fitted to codes of {expected} coefficients; "
+            "pass codes of that size, one row a signal."
+        )
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written, before time is spent on its content."""
+    if path.is_dir():
+        raise IsADirectoryError(21, "Is a folder; name a file in it", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(2, "There is no such folder; make it first", str(path.parent))
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(13, "Nothing can be written to this folder", str(path.parent))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file that a person asked for where one on the way to it failed."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def describe(model: Any) -> str:
+    """The estimator and its sizes."""
+    name = type(model).__name__
+    if not hasattr(model, "n_features_in_"):
+        return f"{name}, not fitted"
+    return f"{name}, {model.n_features_in_} observed values, {model.n_components_} coefficients"

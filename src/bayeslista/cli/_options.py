@@ -1,0 +1,18 @@
+"""Arguments and options that commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LARGEST_SEED = 2**32 - 1
+
+Observations = Annotated[
+    str, typer.Argument(metavar="OBSERVATIONS", help="Table of observations, one row a signal.", show_default=False)
+]
+Codes = Annotated[str, typer.Argument(metavar="CODES", help="Table of their codes, row by row.", show_default=False)]
+Model = Annotated[Path, typer.Option("--model", help="A model that `bayeslista fit` wrote.", show_default=False)]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="The same seed gives the same numbers.")]
+Level = Annotated[float, typer.Option("--level", min=0.0, max=1.0, help="Probability that intervals are to hold.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]

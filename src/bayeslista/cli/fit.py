@@ -1,0 +1,130 @@
+"""``bayeslista fit``: learn from tables, and keep the model in a file."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bayeslista.cli._estimators import NAMES, class_name, make_estimator
+from bayeslista.cli._files import check_place, describe, read_observations, read_pairs, writing
+from bayeslista.cli._options import Json, Observations, Quiet, Seed
+from bayeslista.cli._running import reported, say, shows_progress, tell
+from bayeslista.cli._scores import score, score_lines
+
+_LEVEL = 0.9
+_STARTED = "Fitting {}. This can take minutes."
+
+
+@reported
+def fit(
+    observations: Observations,
+    codes: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CODES",
+            help="Table of their codes, row by row. spike-slab-net needs none if there is a design matrix.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[Path, typer.Option(help="File to write, by custom .safetensors.", show_default=False)] = ...,  # type: ignore[assignment]
+    design_matrix: Annotated[
+        str | None, typer.Option(help="Table of shape (observed values, coefficients). Else it is learned.")
+    ] = None,
+    estimator: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "spike-slab-net",
+    layers: Annotated[int | None, typer.Option(help="How many layers, or steps.")] = None,
+    mode: Annotated[str | None, typer.Option(help="spike-slab-net: accurate or fast.")] = None,
+    calibration_steps: Annotated[int | None, typer.Option(help="spike-slab-net: 0 is quick.")] = None,
+    max_iter: Annotated[int | None, typer.Option(help="lista, bayes-lista: passes over the pairs at most.")] = None,
+    shrinkage: Annotated[float | None, typer.Option(help="ista, fista, lista, bayes-lista: the threshold.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64; else that of the tables.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Any other parameter of the estimator; can be repeated."),
+    ] = None,
+    seed: Seed = 0,
+    test_fraction: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Fraction of the pairs to hold out and to score the model on.")
+    ] = 0.0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a model to pairs of observations and codes.
+
+        bayeslista fit observations.npy codes.npy --model m.safetensors
+        bayeslista fit y.csv b.csv --design-matrix x.csv --mode fast --test-fraction 0.2 --model m.safetensors
+        bayeslista fit y.csv b.csv --estimator lista --layers 8 --param learning_rate=0.1 --model m.safetensors
+
+    With a design matrix, spike-slab-net learns from observations alone:
+
+        bayeslista fit observations.npy --design-matrix x.npy --model m.safetensors
+    """
+    name = class_name(estimator)
+    given: dict[str, Any] = {
+        "n_layers": layers,
+        "mode": mode,
+        "calibration_steps": calibration_steps,
+        "max_iter": max_iter,
+        "shrinkage": shrinkage,
+        "dtype": dtype,
+    }
+    progress = shows_progress(quiet)
+    made = make_estimator(name, given, param or [], random_state=seed, verbose=int(progress))
+    if codes is None:
+        _check_codes_are_not_needed(name, design_matrix, test_fraction)
+    check_place(model)
+    if design_matrix is not None:
+        made.set_params(design_matrix=read_observations(design_matrix))
+    X, y = (read_observations(observations), None) if codes is None else read_pairs(observations, codes)
+    training, test = _split(X, y, test_fraction, seed)
+    if progress:
+        say(_STARTED.format(name))
+    start = time.perf_counter()
+    made.fit(*training)
+    seconds = time.perf_counter() - start
+    if "verbose" in made.get_params():
+        made.set_params(verbose=0)  # the file is the same whoever watches
+    scores = None if test is None else score(made, *test, _LEVEL, seed)
+    with writing(model):
+        made.save(model)
+    n_fitted, n_test = len(training[0]), 0 if test is None else len(test[0])
+    result = {
+        "model": str(model),
+        "estimator": name,
+        "n_fitted": n_fitted,
+        "n_test": n_test,
+        "n_observed": made.n_features_in_,
+        "n_components": made.n_components_,
+        "with_codes": codes is not None,
+        "seconds": round(seconds, 3),
+        "scores": scores,
+    }
+    learned_from = f"{n_fitted} {'observations' if codes is None else 'pairs'}"
+    lines = [f"{model}: {describe(made)}, fitted to {learned_from} in {seconds:.1f} s."]
+    if scores is not None:
+        lines += [f"On {n_test} pairs held out:", *score_lines(scores, _LEVEL)]
+    tell(result, lines, as_json)
+
+
+def _check_codes_are_not_needed(name: str, design_matrix: str | None, test_fraction: float) -> None:
+    if name != "SpikeSlabNet" or design_matrix is None:
+        raise typer.BadParameter(
+            "is missing. Only spike-slab-net learns from observations alone, and only with --design-matrix.",
+            param_hint="CODES",
+        )
+    if test_fraction > 0:
+        raise typer.BadParameter("needs codes to score the model on.", param_hint="--test-fraction")
+
+
+def _split(X: Any, y: Any, fraction: float, seed: int) -> tuple[tuple[Any, ...], tuple[Any, Any] | None]:
+    """Training arrays, and test pairs if some are to be held out."""
+    if fraction == 0.0:
+        return (X,) if y is None else (X, y), None
+    import numpy as np
+
+    n_test = max(1, round(fraction * len(X)))
+    if n_test >= len(X):
+        raise ValueError(f"--test-fraction {fraction:g} leaves none of the {len(X)} pairs to learn from.")
+    order = np.random.default_rng(seed).permutation(len(X))
+    test, training = np.sort(order[:n_test]), np.sort(order[n_test:])
+    return (X[training], y[training]), (X[test], y[test])

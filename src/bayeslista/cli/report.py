@@ -1,0 +1,34 @@
+"""``bayeslista report``: a page about a model."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayeslista.cli._files import check_pairs, check_place, load_model, read_pairs, writing
+from bayeslista.cli._options import Codes, Json, Model, Observations
+from bayeslista.cli._running import reported, tell
+
+
+@reported
+def report(
+    observations: Observations,
+    codes: Codes,
+    model: Model,
+    out: Annotated[Path, typer.Option(help="The page to write, .html.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Write a page about a model and its predictions.
+
+    bayeslista report test_observations.npy test_codes.npy --model m.safetensors --out page.html
+
+    The pairs are to be such as it did not learn from.
+    """
+    check_place(out)
+    made = load_model(model)
+    X, y = read_pairs(observations, codes)
+    check_pairs(made, X, y, observations, codes)
+    with writing(out):
+        import_module("bayeslista.model_report").write_model_report(made, X, y, out)
+    tell({"model": str(model), "out": str(out), "n_pairs": len(X)}, [f"Open {out} for the report."], as_json)

@@ -1,0 +1,124 @@
+"""From a file to an array of finite numbers. Files are taken to be wrong until they are seen to be right."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayeslista.tables._arrays import read_npy, read_npz
+from bayeslista.tables._parquet import read_parquet
+from bayeslista.tables._text import read_csv
+from bayeslista.tables._wrong import WrongTableError
+
+_READERS = {".npy": read_npy, ".csv": read_csv, ".parquet": read_parquet}
+_ENTRIES = ".npz"
+_BLOCK_NUMBERS = 2**22
+
+
+def read_table(path: str | os.PathLike[str]) -> NDArray[Any]:
+    r"""Read a table of real numbers, one row a signal.
+
+    A .npy file is mapped into memory, not copied. The first line of a .csv file is a header if none of its cells is a
+    number, if it begins with ``#``, or if it counts ``0,1,2,…``; cells are separated by commas, semicolons, tabs or
+    blanks.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that ends with .npy, .npz, .csv or .parquet. ``file.npz:name`` is one array of several.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns) or (n_rows,)
+        Finite, not empty, of a real type; one-dimensional only if the array in the file is.
+
+    Raises
+    ------
+    ValueError
+        If the file holds something else, is cut short or damaged; the message says where.
+    OSError
+        If it cannot be read.
+    ImportError
+        If it needs a package that is not installed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from bayeslista.tables import read_table
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "observations.csv"
+    ...     size = file.write_text("left,right\n1,2.5\n3,-4\n")
+    ...     read_table(file)
+    array([[ 1. ,  2.5],
+           [ 3. , -4. ]])
+    """
+    file, entry = _split(os.fspath(path))
+    kind = file.suffix.lower()
+    if kind not in (*_READERS, _ENTRIES):
+        raise ValueError(
+            f"{file} is no table that can be read; pass a file that ends with .npy, .npz, .csv or .parquet."
+        )
+    with file.open("rb") as stream:  # so that a missing or forbidden file is told as such
+        if not stream.read(1):
+            raise ValueError(f"{file} is empty.")
+    with _blaming(file):
+        array = read_npz(file, entry) if kind == _ENTRIES else _READERS[kind](file)
+        return _checked(array)
+
+
+def _split(path: str) -> tuple[Path, str | None]:
+    """The file, and the name of an array in it."""
+    file, colon, entry = path.rpartition(":")
+    if colon and Path(file).suffix.lower() == _ENTRIES and not Path(path).exists():
+        return Path(file), entry
+    return Path(path), None
+
+
+@contextmanager
+def _blaming(file: Path) -> Iterator[None]:
+    """Turn whatever a damaged file makes the libraries raise into a ValueError that names the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except WrongTableError as error:
+        raise ValueError(f"{file} {error}") from error.__cause__
+    except ImportError:
+        raise
+    except Exception as error:  # there is no list of what zip, NumPy's headers and Parquet may raise
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{file} cannot be read: it is no {file.suffix} file, or it is damaged ({reason}). Take another copy of it."
+        ) from error
+
+
+def _checked(array: NDArray[Any]) -> NDArray[Any]:
+    if array.ndim not in (1, 2):
+        raise WrongTableError(f"holds an array of shape {array.shape}; reshape it to one row for every signal.")
+    if array.size == 0:
+        raise WrongTableError(f"holds no numbers: its shape is {array.shape}.")
+    if array.dtype.kind == "f":
+        if array.dtype not in (np.float32, np.float64):
+            single = array.dtype.itemsize == 4
+            array = array.astype(np.float32 if single else np.float64)
+        _check_finite(array)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _check_finite(array: NDArray[Any]) -> None:
+    rows = max(1, _BLOCK_NUMBERS // max(1, array[:1].size))
+    for begin in range(0, len(array), rows):
+        finite = np.isfinite(array[begin : begin + rows])
+        if not finite.all():
+            row, *column = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
+            where = f"row {begin + row + 1}" + "".join(f", column {i + 1}" for i in column)
+            value = array[(begin + row, *column)]
+            raise WrongTableError(f"has {value} in {where}, counted from 1 without a header. Remove or replace it.")
