@@ -5,6 +5,7 @@ import os
 import pickle
 import struct
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,8 @@ from sklearn.exceptions import NotFittedError
 import bayeslista
 from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SpikeSlabNet, persistence
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.network import Gaussian
-from bayeslista.persistence import read_record, write_record
+from bayeslista.network import Gaussian, Weights
+from bayeslista.persistence import read_record, read_versions, write_record
 
 KEPT = Path(__file__).parent / "data"
 
@@ -62,7 +63,7 @@ def assert_same(one, other):
     elif hasattr(one, "__dict__") and not isinstance(one, (type, np.ndarray)):
         assert_same(dict(vars(one)), dict(vars(other)))
     else:
-        assert np.array_equal(one, other, equal_nan=isinstance(one, float))
+        assert np.array_equal(one, other, equal_nan=isinstance(one, (float, np.floating)))
 
 
 class TestEstimators:
@@ -131,6 +132,11 @@ class TestEstimators:
         assert_same(model.predict(data.Y_test), pickle.loads(pickle.dumps(model)).predict(data.Y_test))
 
 
+class Anything(NamedTuple):
+    one: Any
+    other: Any
+
+
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
@@ -147,7 +153,7 @@ TREES = st.recursive(
         st.lists(part),
         st.tuples(part, part),
         st.dictionaries(st.text(), part),
-        st.builds(Gaussian, part, part),
+        st.builds(Anything, part, part),
     ),
     max_leaves=8,
 )
@@ -158,7 +164,25 @@ class TestRecords:
     def test_any_tree_comes_back_as_it_was(self, tmp_path_factory, tree):
         path = tmp_path_factory.getbasetemp() / "tree"
         write_record(path, tree)
-        assert_same(tree, read_record(path, {"Gaussian": Gaussian}))
+        assert_same(tree, read_record(path, {"Anything": Anything}))
+
+    def test_a_record_whose_fields_are_of_another_kind_is_refused(self, tmp_path):
+        for record in (Gaussian("wide", 1.0), Gaussian(None, 1.0), Weights(Gaussian(1.0, 1.0), 2.0)):
+            write_record(tmp_path / "record", record)
+            with pytest.raises(ValueError, match=r"(mean|recurrent) cannot be a (str|NoneType|float)"):
+                read_record(tmp_path / "record", {"Gaussian": Gaussian, "Weights": Weights})
+
+    def test_equal_records_are_equal_files(self, tmp_path):
+        for name in ("one", "other"):
+            write_record(tmp_path / name, {"ä": np.arange(3), "b": [1.5]}, {"numpy": "2"})
+        assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+    def test_versions_that_cannot_be_understood_are_none(self, tmp_path, monkeypatch):
+        write_record(tmp_path / "record", 1, {"numpy": "2.4"})
+        assert read_versions(tmp_path / "record") == {"numpy": "2.4"}
+        content = (tmp_path / "record").read_bytes()
+        (tmp_path / "record").write_bytes(content.replace(b'{\\"numpy\\": \\"2.4\\"}', b'[\\"numpy\\", \\"2.4\\"]'))
+        assert read_versions(tmp_path / "record") == {}
 
     def test_the_header_tells_of_versions(self, tmp_path):
         ISTA().save(tmp_path / "model")

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from bayeslista._atomic import write_atomically
+from bayeslista._fields import check_fields
 
 __all__ = ["read_record", "read_versions", "write_record"]
 
@@ -65,7 +67,7 @@ def write_record(path: str | os.PathLike[str], record: Any, versions: Mapping[st
         "digest": _digest(content, tensors),
         "versions": json.dumps(dict(versions or {})),
     }
-    write_atomically(path, save(tensors, metadata=header))
+    write_atomically(path, _in_order(save(tensors, metadata=header), header))
 
 
 def read_record(path: str | os.PathLike[str], records: Mapping[str, type]) -> Any:
@@ -155,6 +157,15 @@ def read_versions(path: str | os.PathLike[str]) -> dict[str, str]:
         return {}
 
 
+def _in_order(content: bytes, header: Mapping[str, str]) -> bytes:
+    """The same file with its metadata in the order given, since safetensors draws one: equal models, equal files."""
+    (size,) = struct.unpack("<Q", content[:8])
+    found = json.loads(content[8 : 8 + size])
+    text = json.dumps({**found, "__metadata__": dict(header)}, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + content[8 + size :]
+
+
 def _digest(content: str, tensors: Mapping[str, np.ndarray]) -> str:
     found = hashlib.sha256(content.encode())
     for name in sorted(tensors):
@@ -219,6 +230,7 @@ def _decode(value: Any, tensors: Mapping[str, np.ndarray], records: Mapping[str,
             raise KeyError(f"there is no {value['name']}")
         record = records[value["name"]]
         fields = {name: _decode(part, tensors, records) for name, part in value["fields"].items()}
+        check_fields(record, fields)
         if hasattr(record, "_fields"):
             return record(**fields)
         made: Any = object.__new__(record)

@@ -76,6 +76,20 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
+def using(path: Path) -> Iterator[None]:
+    """Blame the file of a model that was forged, or is of a version that never was, for what it makes Python raise."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except (AttributeError, TypeError, LookupError) as error:
+        raise ValueError(
+            f"the model in {path} does not work ({type(error).__name__}: {error}). Fit it anew; if that does not work "
+            "either, you have found a bug in bayeslista."
+        ) from error
+
+
+@contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Name the file that a person asked for where one on the way to it failed."""
     try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bayeslista.cli._files import check_pairs, check_place, describe, load_model, read_pairs, writing
+from bayeslista.cli._files import check_pairs, check_place, describe, load_model, read_pairs, using, writing
 from bayeslista.cli._options import Codes, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
@@ -42,7 +42,8 @@ def calibrate(
         )
     X, y = read_pairs(observations, codes)
     check_pairs(made, X, y, observations, codes)
-    made.calibrate(X, y, method=method)
+    with using(model):
+        made.calibrate(X, y, method=method)
     with writing(target):
         made.save(target)
     result = {"model": str(target), "estimator": type(made).__name__, "method": method, "n_pairs": len(X)}

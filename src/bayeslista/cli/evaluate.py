@@ -1,6 +1,6 @@
 """``bayeslista evaluate``: how good a model is on pairs that it did not learn from."""
 
-from bayeslista.cli._files import check_pairs, describe, load_model, read_pairs
+from bayeslista.cli._files import check_pairs, describe, load_model, read_pairs, using
 from bayeslista.cli._options import Codes, Json, Level, Model, Observations, Seed
 from bayeslista.cli._running import reported, tell
 from bayeslista.cli._scores import score, score_lines
@@ -25,7 +25,8 @@ def evaluate(
     made = load_model(model)
     X, y = read_pairs(observations, codes)
     check_pairs(made, X, y, observations, codes)
-    scores = score(made, X, y, level, seed)
+    with using(model):
+        scores = score(made, X, y, level, seed)
     result = {
         "model": str(model),
         "estimator": type(made).__name__,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayeslista.cli._files import load_model
+from bayeslista.cli._files import load_model, using
 from bayeslista.cli._options import Json
 from bayeslista.cli._running import reported, tell
 
@@ -27,7 +27,13 @@ def inspect(
     from bayeslista.persistence import read_versions
 
     made = load_model(model)
-    result = {
+    with using(model):
+        result = _found(made, model, read_versions(model))
+    tell(result, _lines(result), as_json)
+
+
+def _found(made: Any, model: Path, versions: dict[str, str]) -> dict[str, Any]:
+    return {
         "model": str(model),
         "bytes": model.stat().st_size,
         "estimator": type(made).__name__,
@@ -37,9 +43,8 @@ def inspect(
         "training": {name: _course(values) for name, values in getattr(made, "history_", {}).items()},
         "diagnostics": {name: int(count) for name, count in getattr(made, "diagnostics_", {}).items()},
         "recalibrated": _recalibration(getattr(made, "recalibration_", None)),
-        "versions": read_versions(model),
+        "versions": versions,
     }
-    tell(result, _lines(result), as_json)
 
 
 def _is_shown(name: str) -> bool:

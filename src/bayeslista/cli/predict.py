@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayeslista.cli._files import check_columns, check_place, load_model, read_observations, writing
+from bayeslista.cli._files import check_columns, check_place, load_model, read_observations, using, writing
 from bayeslista.cli._options import Json, Level, Model, Quiet
 from bayeslista.cli._running import reported, shows_progress, tell
 
@@ -64,7 +64,9 @@ def predict(
     for file, target in zip(inputs, targets, strict=True):
         X = read_observations(file)
         check_columns(made, X, file)
-        names = _write(made, X, target, _forecast(made, level, intervals), _bar(file, len(X), shows_progress(quiet)))
+        with using(model):
+            bar = _bar(file, len(X), shows_progress(quiet))
+            names = _write(made, X, target, _forecast(made, level, intervals), bar)
         files.append({"observations": file, "out": str(target), "n_rows": len(X), "columns": names})
     result = {"model": str(model), "estimator": type(made).__name__, "level": level, "files": files}
     lines = [f"{each['out']}: {', '.join(each['columns'])} of {each['n_rows']} signals." for each in files]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayeslista.cli._files import check_pairs, check_place, load_model, read_pairs, writing
+from bayeslista.cli._files import check_pairs, check_place, load_model, read_pairs, using, writing
 from bayeslista.cli._options import Codes, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
@@ -29,6 +29,7 @@ def report(
     made = load_model(model)
     X, y = read_pairs(observations, codes)
     check_pairs(made, X, y, observations, codes)
-    with writing(out):
-        import_module("bayeslista.model_report").write_model_report(made, X, y, out)
+    write = import_module("bayeslista.model_report").write_model_report
+    with using(model), writing(out):
+        write(made, X, y, out)
     tell({"model": str(model), "out": str(out), "n_pairs": len(X)}, [f"Open {out} for the report."], as_json)

@@ -1,7 +1,10 @@
 """Estimators in files: `save`, and `load`, which knows every record that a fitted estimator may hold."""
 
 import os
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from bayeslista.calibration import Calibration
 from bayeslista.denoiser import SlabPrior
@@ -97,8 +100,68 @@ def load(path: str | os.PathLike[str]) -> BaseSparseCoder:
     """
     found: Any = read_record(path, _RECORDS)
     name = found.get("estimator") if isinstance(found, dict) else None
-    if name not in _ESTIMATORS:
+    if not isinstance(name, str) or name not in _ESTIMATORS:
         raise ValueError(f"{path} holds no estimator that this version of bayeslista knows ({name!r}).")
     model = _ESTIMATORS[name]()
-    model.__dict__.update(found["state"])
+    state: Any = found.get("state")
+    wrong = _first_wrong(name, state)
+    if wrong is not None:
+        raise ValueError(f"{path} holds no {name} that could work: {wrong} is missing or not as it should be.")
+    model.__dict__.update(state)
     return model
+
+
+def _first_wrong(name: str, state: Any) -> str | None:
+    """What a fitted estimator cannot do without and is not there, or is of another kind; None if all is well."""
+    if not isinstance(state, dict):
+        return "its state"
+    if "design_matrix_" not in state:
+        return None  # not fitted
+    for attribute, fine in {**_OF_ALL, **_OF_EACH[name]}.items():
+        if not fine(state.get(attribute)):
+            return attribute
+    K, D = state["n_features_in_"], state["n_components_"]
+    for attribute, shape in {"design_matrix_": (K, D), "encoder_": (D, K), "recurrent_": (D, D)}.items():
+        if attribute in state and state[attribute].shape != shape:
+            return attribute
+    return None
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, float | np.floating)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+_OF_ALL: dict[str, Callable[[Any], bool]] = {
+    "n_features_in_": _is_count,
+    "n_components_": _is_count,
+    "dtype_": lambda value: isinstance(value, np.dtype) and value in (np.float32, np.float64),
+    "_one_dimensional_codes": lambda value: type(value) is bool,
+    "design_matrix_": _is_array,
+    "recalibration_": lambda value: isinstance(value, Recalibration | None),
+}
+_OF_STEPS: dict[str, Callable[[Any], bool]] = {
+    "encoder_": _is_array,
+    "recurrent_": _is_array,
+    "step_inverse_": _is_real,
+    "shrinkage_": _is_real,
+    "n_iter_": _is_count,
+}
+_OF_EACH: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "ISTA": _OF_STEPS,
+    "FISTA": _OF_STEPS,
+    "LISTA": {**_OF_STEPS, "shrinkage_": lambda value: _is_array(value) and value.ndim == 1},
+    "BayesLISTA": {
+        "_learner": lambda value: isinstance(value, FilteringLearner | VariationalLearner),
+        "encoder_": _is_array,
+        "recurrent_": _is_array,
+    },
+    "SpikeSlabNet": {"_learner": lambda value: isinstance(value, SpikeSlabLearner)},
+}

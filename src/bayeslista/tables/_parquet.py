@@ -27,8 +27,12 @@ def import_pyarrow() -> Any:
 def read_parquet(file: Path) -> NDArray[Any]:
     """Read all columns of numbers into one array."""
     arrow = import_pyarrow()
-    limits = {"thrift_string_size_limit": _THRIFT_LIMIT, "thrift_container_size_limit": _THRIFT_LIMIT}
-    with file.open("rb") as stream, arrow.parquet.ParquetFile(stream, **limits) as source:
+    care = {
+        "thrift_string_size_limit": _THRIFT_LIMIT,
+        "thrift_container_size_limit": _THRIFT_LIMIT,
+        "page_checksum_verification": True,
+    }
+    with file.open("rb") as stream, arrow.parquet.ParquetFile(stream, **care) as source:
         fields = [field for field in source.schema_arrow if not _INDEX.fullmatch(field.name)]
         for field in fields:
             if not _is_numeric(arrow.types, field.type):

@@ -1,5 +1,6 @@
 """From a file to an array of finite numbers. Files are taken to be wrong until they are seen to be right."""
 
+import errno
 import os
 import warnings
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ def _blaming(file: Path) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:  # there is no list of what zip, NumPy's headers and Parquet may raise
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # nor may a damaged file ask to seek
             raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(

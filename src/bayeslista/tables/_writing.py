@@ -101,7 +101,8 @@ def _parquet_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
         def write(batch: Batch) -> None:
             table = arrow.table(_columns(batch))
             if not writers:
-                writers.append(stack.enter_context(arrow.parquet.ParquetWriter(stream, table.schema)))
+                make = arrow.parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
+                writers.append(stack.enter_context(make))
             writers[0].write_table(table)
 
         yield write
