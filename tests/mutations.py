@@ -1,13 +1,16 @@
 """Files gone wrong: what disks, networks and editors do to bytes, and what an attacker would."""
 
+import copy
 import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+TAKEN = Path("/proc/self/statm")
 MEMORY = 2**30  # bytes that reading a small file may take
 SECONDS = 60  # after which reading it counts as hanging
 
@@ -72,6 +75,55 @@ def write_huge_digits(content: bytes, random: np.random.Generator) -> bytes:
 CHANGES = (flip_bits, cut, insert, repeat, remove, overwrite_with_huge_number, write_huge_digits)
 
 
+OTHER_VALUES = (
+    None,
+    True,
+    -1,
+    0,
+    10**20,
+    1.5,
+    "",
+    "x",
+    [],
+    {},
+    {"$": "tuple", "items": []},
+    {"$": "dict", "items": {}},
+    {"$": "float", "value": "nan"},
+    {"$": "array", "array": "0"},
+    {"$": "array", "array": "3"},
+    {"$": "dtype", "name": "int8"},
+    {"$": "lambda"},
+)
+
+
+def mutated_tree(tree: Any, random: np.random.Generator) -> Any:
+    """Change a tree of JSON in one or two places: drop, rename, repeat, or put another value there."""
+    changed = copy.deepcopy(tree)
+    for _ in range(random.integers(1, 3)):
+        places = list(_places(changed))
+        parent, name = places[random.integers(len(places))]
+        change = random.integers(4)
+        if change == 0:
+            del parent[name]
+        elif change == 1:
+            parent[name] = copy.deepcopy(OTHER_VALUES[random.integers(len(OTHER_VALUES))])
+        elif change == 2:
+            other, there = places[random.integers(len(places))]
+            parent[name] = copy.deepcopy(other[there])
+        elif isinstance(parent, dict):
+            parent[f"{name}x"] = parent.pop(name)
+        else:
+            parent.append(copy.deepcopy(parent[name]))
+    return changed
+
+
+def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+    names = node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+    for name in names:
+        yield node, name
+        yield from _places(node[name])
+
+
 def _range(content: bytes, random: np.random.Generator) -> tuple[int, int]:
     begin, end = np.sort(random.integers(len(content) + 1, size=2))
     return int(begin), int(min(end, begin + 4000))
@@ -79,19 +131,20 @@ def _range(content: bytes, random: np.random.Generator) -> tuple[int, int]:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Let no more than `MEMORY` be taken, and nothing last longer than `SECONDS`."""
+    """Let no more than `MEMORY` be taken (where /proc tells how much is), and nothing last longer than `SECONDS`."""
 
     def stop(*_: object) -> None:
         raise HangingError
 
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    before = resource.getrlimit(resource.RLIMIT_AS)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGALRM, stop)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, before[1]))
+    if TAKEN.exists():
+        taken = int(TAKEN.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, limits[1]))
     signal.alarm(SECONDS)
     try:
         yield
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, handler)
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -82,7 +82,7 @@ def using(path: Path) -> Iterator[None]:
         yield
     except ValueError:
         raise
-    except (AttributeError, TypeError, LookupError) as error:
+    except (AttributeError, TypeError, LookupError, ArithmeticError) as error:
         raise ValueError(
             f"the model in {path} does not work ({type(error).__name__}: {error}). Fit it anew; if that does not work "
             "either, you have found a bug in bayeslista."
