@@ -200,6 +200,12 @@ class TestEvaluate:
         assert f"{error:.4f}" in done.stdout
         assert "CRPS" not in done.stdout
 
+    def test_a_model_of_a_given_prior_is_scored_without_a_fit(self, folder, data):
+        prior = {"prob_active": 0.2, "slab_var": 1.0, "noise_std": 0.5}
+        SpikeSlabNet(2, mode="fast", design_matrix=data.design_matrix, **prior).save("m.safetensors")
+        done = run("evaluate", "new.npy", "true.npy", "--model", "m.safetensors")
+        assert "SpikeSlabNet, not fitted, on 30 pairs" in done.stdout
+
     def test_a_score_that_is_not_finite_is_null_for_programs(self, folder, monkeypatch):
         monkeypatch.setattr(metrics, "nmse", lambda *_: float("inf"))
         result = told("evaluate", "new.npy", "true.npy", "--model", "ista.safetensors")

@@ -154,13 +154,25 @@ def test_a_model_that_was_forged_is_blamed(folder, monkeypatch):
     assert "the model in m.safetensors does not work (AttributeError" in done.stderr
 
 
-def test_too_little_memory_is_told_as_such(folder, monkeypatch):
+@pytest.mark.parametrize("kind", [MemoryError, RuntimeError])
+def test_too_little_memory_is_told_as_such(folder, monkeypatch, kind):
+    message = "RESOURCE_EXHAUSTED: Unable to allocate 3 TiB"
+
     def fail(*_):
-        raise MemoryError("Unable to allocate 3 TiB")
+        raise kind(message)
 
     monkeypatch.setattr(ISTA, "fit", fail)
     done = run(FIT.format("y.npy", "b.npy"))
-    assert (done.exit_code, done.stderr) == (1, "Error: there is not enough memory. Unable to allocate 3 TiB\n")
+    assert (done.exit_code, done.stderr) == (1, f"Error: there is not enough memory. {message}\n")
+
+
+def test_a_bug_is_not_hidden(folder, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ISTA, "fit", fail)
+    done = runner.invoke(app, FIT.format("y.npy", "b.npy").split())
+    assert repr(done.exception) == "RuntimeError('a bug')"
 
 
 def test_an_interrupt_exits_with_130_and_leaves_nothing(folder, monkeypatch):

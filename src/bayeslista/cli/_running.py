@@ -13,6 +13,8 @@ import typer
 
 FAILED, INTERRUPTED = 1, 130
 
+_EXHAUSTED = "RESOURCE_EXHAUSTED"  # what XLA says where memory is short
+
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
@@ -29,6 +31,11 @@ def reported(command: _Command) -> _Command:
             raise typer.Exit(INTERRUPTED) from None
         except (ValueError, OSError, ImportError, MemoryError) as error:
             say(f"Error: {_reason(error)}")
+            raise typer.Exit(FAILED) from error
+        except RuntimeError as error:
+            if _EXHAUSTED not in str(error):
+                raise
+            say(f"Error: {_reason(MemoryError(error))}")
             raise typer.Exit(FAILED) from error
 
     return run  # type: ignore[return-value]

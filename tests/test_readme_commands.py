@@ -1,0 +1,91 @@
+"""The commands of the documentation: each works as it is printed, in the order in which it is."""
+
+import re
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bayeslista import SpikeSlabNet
+from bayeslista.cli import app
+from bayeslista.datasets import make_sparse_codes
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/command_line.md")
+TOO_LONG = {
+    "reproduce": "takes minutes at least; test_cli.py and test_runner.py run it on little",
+    "demo": "takes a minute; test_demo.py runs it on little",
+}
+FENCED = re.compile(r"^```(?:bash|console|sh|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"^    (.*)$", re.MULTILINE)
+
+
+def commands(document):
+    """Every call of bayeslista in fenced and indented blocks, as lists of words."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    lines = "\n".join([*FENCED.findall(text), *INDENTED.findall(re.sub(r"(?ms)^```.*?^```", "", text))]).splitlines()
+    calls = [shlex.split(call.removeprefix("$ "), comments=True) for line in lines for call in line.split(" && ")]
+    return [words for words in calls if words[:1] == ["bayeslista"]]
+
+
+def reason_to_skip(words):
+    if words[1] == "report" and find_spec("bayeslista.model_report") is None:
+        return "this version has no module for pages about models"
+    return TOO_LONG.get(words[1])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The tables that the documentation names, small; calibration by simulation, the longest part, is left out."""
+    monkeypatch.setitem(SpikeSlabNet.__init__.__kwdefaults__, "calibration_steps", 0)
+    data = make_sparse_codes(n_train=60, n_test=30, n_observed=8, n_components=10, random_state=0)
+    tables = {
+        "observations": data.Y_train,
+        "codes": data.B_train,
+        "new": data.Y_test,
+        "test_observations": data.Y_test,
+        "test_codes": data.B_test,
+        "held_out": data.Y_test,
+        "held_out_codes": data.B_test,
+        "design_matrix": data.design_matrix,
+        "days/monday": data.Y_test[:3],
+        "days/tuesday": data.Y_test[3:5],
+    }
+    monkeypatch.chdir(tmp_path)
+    Path("days").mkdir()
+    for name, values in tables.items():
+        np.save(f"{name}.npy", values)
+        np.savetxt(f"{name}.csv", values, delimiter=",")
+    np.savez("data.npz", Y_train=data.Y_train, B_train=data.B_train)
+    return tmp_path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_printed_commands_work(document, folder):
+    for words in commands(document):
+        if reason_to_skip(words) is None:
+            done = CliRunner().invoke(app, words[1:])
+            assert done.exit_code == 0, (words, done.output)
+            for option in ("--out", "--model"):
+                if option in words and "{name}" not in " ".join(words):
+                    assert Path(words[words.index(option) + 1]).exists(), words
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [(each, " ".join(words)) for each in DOCUMENTS for words in commands(each) if reason_to_skip(words)],
+)
+def test_printed_commands_that_are_not_run(document, words):
+    pytest.skip(f"{words}: {reason_to_skip(words.split())}")
+
+
+def test_the_whole_story_is_printed():
+    printed = [words[1] for words in commands("docs/command_line.md")]
+    assert printed[:2] == ["fit", "predict"]
+    known = {command.name for command in app.registered_commands}
+    assert (
+        {"fit", "predict", "evaluate", "calibrate", "inspect", "report", "demo", "reproduce"} <= set(printed) <= known
+    )
