@@ -3,12 +3,31 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlab", "SpikeSlabNet", "load"]
+__all__ = [
+    "FISTA",
+    "ISTA",
+    "LISTA",
+    "BayesLISTA",
+    "NumericalWarning",
+    "SparseCodingTransformer",
+    "SpikeSlab",
+    "SpikeSlabNet",
+    "load",
+]
 __version__ = version("bayeslista")
 
 if TYPE_CHECKING:
     from bayeslista.distributions import SpikeSlab
-    from bayeslista.estimators import FISTA, ISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlabNet, load
+    from bayeslista.estimators import (
+        FISTA,
+        ISTA,
+        LISTA,
+        BayesLISTA,
+        NumericalWarning,
+        SparseCodingTransformer,
+        SpikeSlabNet,
+        load,
+    )
 else:
 
     def __getattr__(name: str) -> object:

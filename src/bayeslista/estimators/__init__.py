@@ -6,6 +6,16 @@ from bayeslista.estimators.bayes_lista import BayesLISTA
 from bayeslista.estimators.fista import FISTA
 from bayeslista.estimators.ista import ISTA
 from bayeslista.estimators.lista import LISTA
+from bayeslista.estimators.sparse_coding_transformer import SparseCodingTransformer
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 
-__all__ = ["FISTA", "ISTA", "LISTA", "BayesLISTA", "NumericalWarning", "SpikeSlabNet", "load"]
+__all__ = [
+    "FISTA",
+    "ISTA",
+    "LISTA",
+    "BayesLISTA",
+    "NumericalWarning",
+    "SparseCodingTransformer",
+    "SpikeSlabNet",
+    "load",
+]

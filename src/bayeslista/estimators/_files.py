@@ -8,7 +8,6 @@ import numpy as np
 
 from bayeslista.calibration import Calibration
 from bayeslista.denoiser import SlabPrior
-from bayeslista.estimators._base import BaseSparseCoder
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Pass, Units
 from bayeslista.estimators._recalibration import IsotonicMap, LogisticMap, Recalibration
@@ -18,6 +17,7 @@ from bayeslista.estimators.bayes_lista import BayesLISTA
 from bayeslista.estimators.fista import FISTA
 from bayeslista.estimators.ista import ISTA
 from bayeslista.estimators.lista import LISTA
+from bayeslista.estimators.sparse_coding_transformer import CodePrior, Nested, SparseCodingTransformer
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 from bayeslista.gaussian_base import GaussianBase
 from bayeslista.generative import SlabMixture, Statistics
@@ -28,7 +28,9 @@ from bayeslista.persistence import read_record
 from bayeslista.posterior import Belief, Gamma, PriorFactor
 from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion
 
-_ESTIMATORS = {kind.__name__: kind for kind in (ISTA, FISTA, LISTA, BayesLISTA, SpikeSlabNet)}
+_ESTIMATORS: dict[str, Any] = {
+    kind.__name__: kind for kind in (ISTA, FISTA, LISTA, BayesLISTA, SparseCodingTransformer, SpikeSlabNet)
+}
 _RECORDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
@@ -36,6 +38,7 @@ _RECORDS: dict[str, type] = {
         Base,
         Belief,
         Calibration,
+        CodePrior,
         FilteringLearner,
         Gamma,
         Gaussian,
@@ -46,6 +49,7 @@ _RECORDS: dict[str, type] = {
         LayerScalars,
         Learned,
         LogisticMap,
+        Nested,
         NetworkScalars,
         Opinion,
         Parameters,
@@ -64,7 +68,7 @@ _RECORDS: dict[str, type] = {
 }
 
 
-def load(path: str | os.PathLike[str]) -> BaseSparseCoder:
+def load(path: str | os.PathLike[str]) -> Any:
     """Read an estimator from a file that its `save` has written; no code in it is run.
 
     Parameters
@@ -74,7 +78,7 @@ def load(path: str | os.PathLike[str]) -> BaseSparseCoder:
 
     Returns
     -------
-    ISTA, FISTA, LISTA, BayesLISTA or SpikeSlabNet
+    ISTA, FISTA, LISTA, BayesLISTA, SpikeSlabNet or SparseCodingTransformer
         As it was saved: what it predicts is the same to the last bit.
 
     Raises
@@ -99,15 +103,22 @@ def load(path: str | os.PathLike[str]) -> BaseSparseCoder:
     True
     """
     found: Any = read_record(path, _RECORDS)
-    name = found.get("estimator") if isinstance(found, dict) else None
+    told = found if isinstance(found, dict) else {}
+    return _made(Nested(told.get("estimator", ""), told.get("state", {})), path)
+
+
+def _made(told: Nested, path: str | os.PathLike[str]) -> Any:
+    """The estimator that a record tells of, and those inside it; parameters it does not tell have their default."""
+    name, state = told
     if not isinstance(name, str) or name not in _ESTIMATORS:
         raise ValueError(f"{path} holds no estimator that this version of bayeslista knows ({name!r}).")
-    model = _ESTIMATORS[name]()
-    state: Any = found.get("state")
     wrong = _first_wrong(name, state)
     if wrong is not None:
         raise ValueError(f"{path} holds no {name} that could work: {wrong} is missing or not as it should be.")
-    model.__dict__.update(state)
+    kind = _ESTIMATORS[name]
+    parts = {key: _made(part, path) if isinstance(part, Nested) else part for key, part in state.items()}
+    model = kind(**{key: parts[key] for key in kind._get_param_names() if key in parts})
+    model.__dict__.update(parts)
     return model
 
 
@@ -117,7 +128,7 @@ def _first_wrong(name: str, state: Any) -> str | None:
         return "its state"
     if "design_matrix_" not in state:
         return None  # not fitted
-    for attribute, fine in {**_OF_ALL, **_OF_EACH[name]}.items():
+    for attribute, fine in {**_OF_ALL, **_OF_EACH.get(name, {})}.items():
         if not fine(state.get(attribute)):
             return attribute
     K, D = state["n_features_in_"], state["n_components_"]
