@@ -207,16 +207,24 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         Self
             The fitted estimator.
         """
+        self._learner = self._learned(self._taken_in(X, y))
+        self._finish(stacklevel=3)
+        return self
+
+    def _taken_in(self, X: ArrayLike, y: ArrayLike) -> SpikeSlabLearner:
+        """A learner whose sums have more pairs in them, and that has learned nothing of these yet."""
         self._check_parameters()
         first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
         learner = self._new_learner(root_mean_square(observations), codes) if first else copy(self._learner)
+        learner.take_in(observations / learner.units.observation, codes / learner.units.code)
+        return learner
+
+    def _learned(self, learner: SpikeSlabLearner) -> SpikeSlabLearner:
+        """The learner, after it has learned from its sums."""
         with self._precision():
-            learner.take_in(observations / learner.units.observation, codes / learner.units.code)
             learner.learn_from_pairs()
-        self._learner = learner
-        self._finish(stacklevel=3)
-        return self
+        return learner
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
