@@ -180,7 +180,7 @@ def _finished(model: Any) -> Any:
     """The model, after it has made of all pairs taken in what is to be made of them."""
     if isinstance(model, SpikeSlabNet):
         model._learner = model._learned(model._learner)
-        model._finish()
+        model._finish(stacklevel=4)
     return model
 
 
