@@ -12,7 +12,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import BaseSparseCoder, DistributionalSparseCoder
+from bayeslista.estimators._base import BaseSparseCoder
+from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.metrics import (
     brier_score,
     coverage,

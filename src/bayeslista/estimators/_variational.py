@@ -51,7 +51,7 @@ def _calibrated_slab(
 ) -> tuple[Numbers, ...]:
     """The spike and slab as calibrated."""
     entering, output = propagate_layers(matrices, rows, shrinkage)
-    return quick_spike_slab(calibration, *entering, gain * output.mean)
+    return quick_spike_slab(calibration, entering.mean, entering.var, gain * output.mean)
 
 
 @dataclass

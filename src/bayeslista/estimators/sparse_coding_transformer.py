@@ -13,8 +13,10 @@ from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import validate_data
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import BaseSparseCoder, DistributionalSparseCoder, random_seed
+from bayeslista.estimators._base import BaseSparseCoder
+from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._parameters import check_integer
+from bayeslista.estimators._validation import random_seed
 from bayeslista.estimators.ista import ProximalCoder
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 from bayeslista.generative import SlabMixture, simulate_pairs
