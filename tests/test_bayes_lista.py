@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayeslista import ISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.estimators import bayes_lista
+from bayeslista.estimators import _progress
 from bayeslista.estimators._variational import _held_out_and_folds
 from bayeslista.metrics import nmse
 
@@ -350,7 +350,7 @@ def test_an_interrupted_fit_leaves_the_old_model_in_place(data, model, monkeypat
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bayes_lista, "advance", interrupt)
+    monkeypatch.setattr(_progress, "advance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         copy.fit(data.Y_train[:50], data.B_train[:50])
     np.testing.assert_array_equal(copy.predict(data.Y_test), before)
