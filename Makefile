@@ -6,10 +6,10 @@ PRESET ?= quick
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit bench reproduce docs clean
+.PHONY: help demo test lint types unit bench reproduce docs release-check clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -48,8 +48,13 @@ bench: $(READY)  ## the hand-derived gradient against automatic differentiation
 reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
 	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
 
-docs: $(READY)  ## run every example of the documentation
-	$(BIN)/pytest -q src docs README.md
+docs: $(READY)  ## the documentation, in docs/_build/html: its examples run, its links checked
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(CACHE) $(BIN)/python docs/build.py
+
+release-check: $(READY)  ## build what a release holds, in a temporary folder; install and try it there
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[release]"
+	$(BIN)/python scripts/release_check.py
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage
+	rm -rf $(VENV) demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage docs/_build
