@@ -329,7 +329,7 @@ class SpikeSlab:
 
         Returns
         -------
-        ndarray of shape (n, *shape)
+        ndarray of shape (n, ...)
             The draws.
 
         Examples

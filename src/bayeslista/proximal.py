@@ -3,7 +3,7 @@
 For observations ``y = X β + noise`` both iterate ``c = W y + S β``, ``β = h_λ(c)`` with ``W = Xᵀ/τ``, ``S = I
 − W X`` and ``τ`` just above ``‖X‖₂²``. The threshold ``λ`` is absolute, in the units of the codes, so the
 iterations descend to the minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``: scikit-learn's Lasso at ``alpha = λ τ /
-K``.
+K``. FISTA [1]_ adds momentum.
 
 References
 ----------

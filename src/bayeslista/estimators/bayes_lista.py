@@ -34,11 +34,11 @@ _STREAM_START = 100  # pairs
 
 
 class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
-    r"""Sparse coding by a Bayesian network: every weight is a distribution, and so is every prediction [1]_.
+    r"""Sparse coding by a Bayesian network: every weight is a distribution, and so is every prediction.
 
     The network is that of LISTA, :math:`\hat\beta \leftarrow h_\lambda(W y + S \hat\beta)` for `n_layers` layers,
-    with an independent Gaussian for every weight. Means and variances are propagated through the layers in closed form,
-    and what comes out is, for every coefficient, a spike at zero and a Gaussian slab.
+    with an independent Gaussian for every weight [1]_. Means and variances are propagated through the layers in closed
+    form, and what comes out is, for every coefficient, a spike at zero and a Gaussian slab.
 
     By default the network is anchored at the design matrix, :math:`S = I - W X + R`, and learns W, R and a threshold
     for each layer by variational inference on those moments, starting at the linear minimum mean square error

@@ -8,9 +8,9 @@ from bayeslista.proximal import ProximalWeights, fista
 
 
 class FISTA(ProximalCoder):
-    """Sparse coding by the fast iterative shrinkage-thresholding algorithm [1]_.
+    """Sparse coding by the fast iterative shrinkage-thresholding algorithm.
 
-    `ISTA` with Nesterov's momentum: the same minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``, approached at the rate
+    `ISTA` with Nesterov's momentum [1]_: the same minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``, approached at the rate
     ``1/k²`` in place of ``1/k``. The first two layers equal those of ISTA.
 
     Parameters

@@ -61,11 +61,11 @@ class ProximalCoder(BaseSparseCoder):
 
 
 class ISTA(ProximalCoder):
-    """Sparse coding by the iterative shrinkage-thresholding algorithm [1]_.
+    """Sparse coding by the iterative shrinkage-thresholding algorithm.
 
     From ``β = 0`` it repeats ``β ← h_λ(W y + S β)`` with ``W = Xᵀ/τ``, ``S = I − W X`` and ``τ = 1.01
     ‖X‖₂²``, and so descends to the minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``: the Lasso of scikit-learn at
-    ``alpha = λ τ / n_observed``.
+    ``alpha = λ τ / n_observed`` [1]_.
 
     Parameters
     ----------

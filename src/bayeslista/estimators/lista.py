@@ -29,10 +29,10 @@ _OPTIMIZERS = ("adam", "sgd")
 
 
 class LISTA(CallbackSupportMixin, BaseSparseCoder):
-    """Sparse coding by a learned ISTA: a network of `n_layers` steps trained on pairs [1]_.
+    """Sparse coding by a learned ISTA: a network of `n_layers` steps trained on pairs.
 
     Each layer computes ``β ← h_λ(W y + S β)`` with one ``W`` and one ``S`` for all layers and a threshold
-    ``λ`` for each. Training starts at ISTA and descends on the mean squared error of the codes. The weights
+    ``λ`` for each. Training [1]_ starts at ISTA and descends on the mean squared error of the codes. The weights
     that did best on a held-out fraction of the pairs are kept, so that the network is never worse there than
     ISTA was.
 
@@ -92,7 +92,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         ``τ`` of the start.
     n_iter_ : int
         Passes made.
-    history_ : dict of str to ndarray of shape (n_iter_,)
+    history_ : dict of str to ndarray, one entry a pass
         For each pass the mean squared error of the training pairs as they were met (``"training_error"``), that of
         the held-out pairs after it (``"held_out_error"``) and their NMSE, ``mean ‖β̂ − β‖/‖β‖`` over codes that are
         not zero (``"held_out_nmse"``).
