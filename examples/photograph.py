@@ -1,7 +1,7 @@
 """A photograph sensed at half its pixels, and a map of where its reconstruction is to be trusted.
 
 Blocks of 8 × 8 pixels of one photograph, each seen through 32 random projections, teach what codes of photographs are
-like; another photograph is then reconstructed from its projections alone. Run it with a folder to save the picture in:
+like; another photograph is then reconstructed from its projections alone. Run it with a folder to save the picture in::
 
     python examples/photograph.py [folder]
 """
@@ -69,6 +69,7 @@ ridge = RidgeCV(np.geomspace(1e-4, 100, 13)).fit(Y_known[train], waves_known[tra
 left_out = np.mean((known - mean_known - waves_known @ basis) ** 2)  # by leaving out small waves
 quality = {"ridge regression": -10 * np.log10(np.mean((mean_new + ridge.predict(Y_new) @ basis - truth) ** 2))}
 print(f"{'ridge regression':18} {quality['ridge regression']:.1f} dB")
+pictures = []
 for name, model in models.items():
     model.fit(Y_known[train], B_known[train]).calibrate(Y_known[held_out], B_known[held_out])
     code = model.predict_dist(Y_new)
@@ -87,8 +88,8 @@ for name, model in models.items():
     )
     assert agreement > 0.7, "the map does not tell where the error is"
     assert share > 0.5
+    pictures.append(uncertainty_map(image(pixels), image(pixel_std), image(truth)).figure)
     if len(sys.argv) > 1:
-        axes = uncertainty_map(image(pixels), image(pixel_std), image(truth))
         Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-        axes.figure.savefig(Path(sys.argv[1]) / f"photograph_{name}.png", dpi=110, bbox_inches="tight")
+        pictures[-1].savefig(Path(sys.argv[1]) / f"photograph_{name}.png", dpi=110, bbox_inches="tight")
 assert quality["BayesLISTA"] > quality["ridge regression"] > quality["SpikeSlabNet"] - 0.5

@@ -3,6 +3,7 @@
 from bayeslista import SpikeSlabNet
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.metrics import nmse
+from bayeslista.plots import plot_signal
 
 data = make_sparse_codes(n_train=500, n_test=50, n_observed=20, n_components=30, random_state=0)
 
@@ -25,3 +26,5 @@ low, high = posterior.interval(0.9)
 inside = (low <= data.B_test) & (data.B_test <= high)
 print(f"90 % intervals hold {inside.mean():.0%} of all coefficients, {inside[active].mean():.0%} of those not zero")
 assert inside.mean() > 0.9
+
+axes = plot_signal(posterior[0], data.B_test[0])  # axes.figure.savefig("signal.png") keeps the picture
