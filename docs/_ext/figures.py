@@ -23,7 +23,7 @@ def _figures(values: Iterable[Any]) -> list[Figure]:
 
 
 def scrape(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """Save the figures that a block of an example has made."""
+    """Save the figures that a block of an example has made, to be shown below each other."""
     seen = block_vars.setdefault("figures_seen", [])
     paths = []
     for figure in _figures(list(block_vars["example_globals"].values())):
@@ -31,4 +31,4 @@ def scrape(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any])
             seen.append(figure)
             paths.append(next(block_vars["image_path_iterator"]))
             figure.savefig(paths[-1], dpi=110, bbox_inches="tight")
-    return figure_rst(paths, gallery_conf["src_dir"])
+    return "".join(figure_rst([path], gallery_conf["src_dir"]) for path in paths)
