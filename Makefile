@@ -16,6 +16,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
 
+$(VENV)/.ready-%: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	@touch $@
+
 demo: $(READY)  ## fit all estimators on the paper's problem; table, figures and a page in demo_output/
 	$(BIN)/python -m bayeslista.demo --out demo_output
 
@@ -48,12 +52,10 @@ bench: $(READY)  ## the hand-derived gradient against automatic differentiation
 reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
 	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
 
-docs: $(READY)  ## the documentation, in docs/_build/html: its examples run, its links checked
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+docs: $(VENV)/.ready-docs  ## the documentation, in docs/_build/html: its examples run, its links checked
 	$(CACHE) $(BIN)/python docs/build.py
 
-release-check: $(READY)  ## build what a release holds, in a temporary folder; install and try it there
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[release]"
+release-check: $(VENV)/.ready-release  ## build what a release holds, in a temporary folder; install and try it there
 	$(BIN)/python scripts/release_check.py
 
 clean:  ## remove the environment and everything generated
