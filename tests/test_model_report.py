@@ -14,7 +14,7 @@ from sklearn.linear_model import LinearRegression
 
 from bayeslista import ISTA, LISTA, SpikeSlab, SpikeSlabNet
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.estimators._base import DistributionalSparseCoder
+from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.metrics import brier_score, crps, log_score, nmse, pit_coverage, support_f_measure, variance_ratio
 from bayeslista.model_report import write_model_report
 from bayeslista.signal_viewer import choose_signals, relative_errors, signal_viewer
@@ -35,13 +35,9 @@ class Guess(DistributionalSparseCoder):
         self.design_matrix_ = self._resolve_design_matrix(*self._validate_pairs(X, y))
         return self
 
-    def _own_dist(self, X):
-        mean = self._predict_codes(self._validate_observations(X))
-        parts = 1.0 / (1.0 + np.exp(2.0 - 4.0 * np.abs(mean))), 1.3 * mean, 0.05 + 0.2 * np.abs(mean)
-        return SpikeSlab(*(self._postprocess(part) for part in parts))
-
-    def _predict_codes(self, Y):
-        return Y @ self.design_matrix_ / np.sum(self.design_matrix_**2, axis=0)
+    def _own_dist(self, Y):
+        mean = Y @ self.design_matrix_ / np.sum(self.design_matrix_**2, axis=0)
+        return SpikeSlab(1.0 / (1.0 + np.exp(2.0 - 4.0 * np.abs(mean))), 1.3 * mean, 0.05 + 0.2 * np.abs(mean))
 
 
 def guess(**parameters):

@@ -95,9 +95,7 @@ def write_model_report(model: BaseSparseCoder, X: ArrayLike, y: ArrayLike, path:
             f"model must be an estimator of bayeslista, got {type(model).__name__}. Of a pipeline pass the last step, "
             "and X as the steps before it leave it."
         )
-    # SpikeSlabNet may predict from a given prior, without a fit.
-    fitted = model._ready(X) if isinstance(model, DistributionalSparseCoder) else model
-    fitted._validate_observations(X)
+    fitted = model._ready(X)  # SpikeSlabNet may predict from a given prior, without a fit
     codes = fitted._validate_pairs(X, y, reset=False)[1].astype(np.float64)
     judged = _judge(fitted, X, codes)
     name = type(model).__name__
