@@ -46,8 +46,23 @@ unit: $(READY)  ## tests with branch coverage
 	XLA_FLAGS="$(XLA)" $(PYTEST) --cov-report= --cov-fail-under=0 tests/test_moments.py
 	XLA_FLAGS="$(XLA) $(QUICKLY)" $(PYTEST) --cov-append --cov-report=term --ignore tests/test_moments.py
 
-bench: $(READY)  ## the hand-derived gradient against automatic differentiation
-	$(BIN)/python benchmarks/adf_pass.py
+# PyTorch, a peer to compare with, wants an older mpmath than the tests do.
+$(VENV)-bench/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-bench
+	grep -v '^mpmath==' constraints.txt > $(VENV)-bench/constraints.txt
+	$(VENV)-bench/bin/python -m pip install --quiet --constraint $(VENV)-bench/constraints.txt --editable ".[bench]"
+	@touch $@
+
+BENCH := $(VENV)-bench/bin/python
+SPEED := $(BENCH) -m pytest benchmarks/speed -o addopts= -W default -q -p no:cacheprovider --benchmark-columns=min
+
+bench: $(VENV)-bench/.ready  ## speed beside the machine's floor and beside peers, in results/bench.md; most of an hour
+	BENCH_CORES=1 $(SPEED) --benchmark-json=results/bench_1.json
+	BENCH_CORES=2 $(SPEED) --benchmark-json=results/bench_2.json
+	$(BENCH) benchmarks/speed/first_calls.py results/bench_first.json
+	$(BENCH) benchmarks/speed/growth.py results/bench_growth
+	$(BENCH) benchmarks/speed/render.py results/bench.md results/bench_1.json results/bench_2.json \
+		results/bench_first.json results/bench_growth.json
 
 reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
 	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
@@ -59,4 +74,4 @@ release-check: $(VENV)/.ready-release  ## build what a release holds, in a tempo
 	$(BIN)/python scripts/release_check.py
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage docs/_build
+	rm -rf $(VENV) $(VENV)-bench demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage docs/_build

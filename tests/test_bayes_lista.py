@@ -90,8 +90,8 @@ def test_mean_and_std_are_those_of_the_distribution(data, model):
     mean, std = model.predict(data.Y_test, return_std=True)
     distribution = model.predict_dist(data.Y_test)
     assert isinstance(distribution, SpikeSlab)
-    np.testing.assert_array_equal(mean, distribution.mean())
-    np.testing.assert_array_equal(std, distribution.std())
+    np.testing.assert_allclose(mean, distribution.mean(), rtol=1e-13)
+    np.testing.assert_allclose(std, distribution.std(), rtol=1e-13)
     np.testing.assert_array_equal(model.predict(data.Y_test), mean)
     np.testing.assert_array_equal(model.transform(data.Y_test), mean)
 
@@ -105,7 +105,8 @@ def test_for_filtering_noise_widens_the_slab_and_nothing_else(data, filtered):
 
 def test_calibration_keeps_the_mean_and_widens_the_spread(data, model):
     calibrated, own = model.predict_dist(data.Y_test), model.predict_dist(data.Y_test, include_noise=False)
-    np.testing.assert_allclose(calibrated.mean(), own.mean(), rtol=1e-9, atol=1e-12)
+    # What is calibrated carries its variances in single precision, and so what they add to the mean.
+    np.testing.assert_allclose(calibrated.mean(), own.mean(), rtol=1e-6, atol=1e-6 * calibrated.std().min())
     assert calibrated.var().mean() > 2 * own.var().mean()
 
 

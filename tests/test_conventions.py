@@ -60,7 +60,7 @@ def test_sparse_predictions_hold_what_is_probably_active(data, model):
     if hasattr(model, "predict_dist"):
         dense = np.where(model.predict_dist(data.Y_test).prob_active > 0.5, dense, 0)
     assert 0 < sparse.nnz < dense.size
-    np.testing.assert_array_equal(sparse.toarray(), dense)
+    np.testing.assert_allclose(sparse.toarray(), dense, rtol=1e-6)
 
 
 def test_sparse_predictions_are_two_dimensional_and_have_no_deviations(data):

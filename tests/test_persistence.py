@@ -112,7 +112,9 @@ class TestEstimators:
     def test_files_of_the_first_format_are_read_for_ever(self, data, name):
         model = bayeslista.load(KEPT / f"{name}.safetensors")
         expected = np.load(KEPT / "predictions.npz")[name]
-        np.testing.assert_allclose(model.predict(data.Y_test[:3]), expected, rtol=1e-6, atol=1e-8)
+        # BayesLISTA carries variances in single precision when it predicts, which it did not when the file was written.
+        atol = 1e-5 if name == "bayes_lista" else 1e-8
+        np.testing.assert_allclose(model.predict(data.Y_test[:3]), expected, rtol=1e-6, atol=atol)
 
     def test_what_cannot_be_saved_is_refused_before_anything_is_written(self, tmp_path):
         class Mine(ISTA):

@@ -13,8 +13,9 @@ squares of matrices and vectors taken elementwise. Backwards, with :math:`g_m, g
 .. math::
     g_s = B^T g_v, \quad g_e = M_S^T g_m - X^T g_u + 2 e \circ V_R^T g_v .
 
-So a layer is two products of matrices either way, with :math:`[M_S; X]` and with :math:`[B, V_R, V_W]`, and the
-derivatives in the weights of all layers together are two more. Everything is batched over the rows of the observations.
+So a layer is three products of matrices either way, with :math:`M_S`, with :math:`X` and with :math:`[B, V_R, V_W]`;
+the derivatives in the weights of all layers together are two more. Everything is batched over the rows of the
+observations.
 """
 
 from typing import NamedTuple
@@ -62,15 +63,18 @@ class LayerMatrices(NamedTuple):
     ----------
     encoder : array of shape (D, K)
         M_W.
-    of_means : array of shape (D + K, D)
-        M_S above X.
-    of_variances : array of shape (D, 2 D + K)
-        B, V_R and V_W side by side, for s, e² and u².
+    recurrent : array of shape (D, D)
+        M_S.
+    design : array of shape (K, D)
+        X, in the floating type that variances are carried in.
+    spread : array of shape (D, 2 D + K)
+        B, V_R and V_W side by side, for s, e² and u², in the same type.
     """
 
     encoder: Float[Array, "D K"]
-    of_means: Float[Array, "D+K D"]
-    of_variances: Float[Array, "D 2*D+K"]
+    recurrent: Float[Array, "D D"]
+    design: Float[Array, "K D"]
+    spread: Float[Array, "D 2*D+K"]
 
 
 class _Passed(NamedTuple):
@@ -135,41 +139,38 @@ def layer_matrices(
     >>> from bayeslista.anchored_network import AnchoredWeights, layer_matrices
     >>> from bayeslista.quick_moments import Gaussian
     >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
-    >>> layer_matrices(weights, jnp.eye(2)).of_variances.shape
+    >>> layer_matrices(weights, jnp.eye(2)).spread.shape
     (2, 6)
     """
     encoder, residual = weights
     recurrent = recurrent_mean(weights, design_matrix)
     of_var = recurrent * recurrent + residual.var + encoder.var @ (design_matrix * design_matrix)
-    of_variances = jnp.concatenate([of_var, residual.var, encoder.var], axis=1)
-    return LayerMatrices(
-        encoder.mean,
-        jnp.concatenate([recurrent, design_matrix]),
-        of_variances if variance_dtype is None else of_variances.astype(variance_dtype),
-    )
+    spread = jnp.concatenate([of_var, residual.var, encoder.var], axis=1)
+    dtype = spread.dtype if variance_dtype is None else variance_dtype
+    return LayerMatrices(encoder.mean, recurrent, jnp.astype(design_matrix, dtype), spread.astype(dtype))
 
 
-def _first(matrices: LayerMatrices, observations: Array) -> tuple[Array, Gaussian]:
-    """What enters the first threshold, before and after bounding."""
+def _first(matrices: LayerMatrices, observations: Array) -> tuple[Array, Array, Gaussian]:
+    """What observations bring to every layer, they themselves as variances see them, and what enters the first."""
     drive = observations @ matrices.encoder.T
-    by_encoder = matrices.of_variances[:, -observations.shape[1] :]
-    return drive, _held(drive, _power(observations, by_encoder.dtype) @ by_encoder.T)
+    seen = _reduced(observations, matrices.spread.dtype)
+    return drive, seen, _held(drive, (seen * seen) @ matrices.spread[:, -seen.shape[1] :].T)
 
 
-def _next(
-    matrices: LayerMatrices, observations: Array, drive: Array, mean: Array, var: Array
-) -> tuple[Gaussian, Array, Array]:
+def _next(matrices: LayerMatrices, drive: Array, seen: Array, mean: Array, var: Array) -> tuple[Gaussian, Array, Array]:
     """What enters the next threshold, with the misfit and the powers that it is made of."""
-    n_components = mean.shape[1]
-    forward = mean @ matrices.of_means.T
-    misfit = observations - forward[:, n_components:]
-    powers = jnp.concatenate([var, _power(mean, var.dtype), _power(misfit, var.dtype)], axis=1)
-    return _held(drive + forward[:, :n_components], powers @ matrices.of_variances.T), misfit, powers
+    reduced = _reduced(mean, var.dtype)
+    misfit = seen - reduced @ matrices.design.T
+    powers = jnp.concatenate([var, reduced * reduced, misfit * misfit], axis=1)
+    return _held(drive + mean @ matrices.recurrent.T, powers @ matrices.spread.T), misfit, powers
 
 
-def _power(values: Array, dtype: jnp.dtype) -> Array:
-    """Squares in the floating type of variances, none larger than sums of them can bear."""
-    return jnp.minimum(values * values, largest_moment(jnp.zeros((), dtype)) ** 2).astype(dtype)
+def _reduced(values: Array, dtype: jnp.dtype) -> Array:
+    """Means in the floating type of variances, none larger than can be squared in it."""
+    if values.dtype == dtype:
+        return values
+    largest = largest_moment(jnp.zeros((), dtype))
+    return jnp.clip(values, -largest, largest).astype(dtype)
 
 
 def _held(mean: Array, var: Array) -> Gaussian:
@@ -208,10 +209,10 @@ def propagate_layers(
     >>> propagate_layers(matrices, jnp.array([[2.0, 4.0]]), jnp.zeros(3)).entering.mean.tolist()
     [[1.75, 3.5]]
     """
-    drive, first = _first(matrices, observations)
+    drive, seen, first = _first(matrices, observations)
 
     def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
-        return _next(matrices, observations, drive, *quick_moments(*entering, threshold))[0], None
+        return _next(matrices, drive, seen, *quick_moments(*entering, threshold))[0], None
 
     last, _ = jax.lax.scan(layer, first, shrinkage[:-1])
     return Propagated(last, quick_moments(*last, shrinkage[-1]))
@@ -298,12 +299,12 @@ def expected_error_and_gradient(
     (4.0, [[0.0, 0.0], [4.0, 8.0]])
     """
     matrices = layer_matrices(weights, design_matrix)
-    drive, first = _first(matrices, observations)
+    drive, seen, first = _first(matrices, observations)
     n_components = codes.shape[1]
 
     def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, _Passed]:
         output, slopes = quick_moments_and_slopes(*entering, threshold)
-        following, misfit, powers = _next(matrices, observations, drive, *output)
+        following, misfit, powers = _next(matrices, drive, seen, *output)
         return following, _Passed(output.mean, misfit, powers, slopes)
 
     last, passed = jax.lax.scan(layer, first, shrinkage[:-1])
@@ -313,10 +314,10 @@ def expected_error_and_gradient(
 
     def back(carry: tuple[Array, Array], before: _Passed) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         by_mean, by_var = carry
-        by_powers = by_var @ matrices.of_variances
+        by_powers = by_var @ matrices.spread
         by_s, by_square, by_misfit_square = jnp.split(by_powers, [n_components, 2 * n_components], axis=1)
-        by_forward = jnp.concatenate([by_mean, -2 * before.misfit * by_misfit_square], axis=1)
-        by_e = by_forward @ matrices.of_means + 2 * before.mean * by_square
+        by_misfit = 2 * before.misfit * by_misfit_square
+        by_e = by_mean @ matrices.recurrent - by_misfit @ matrices.design + 2 * before.mean * by_square
         by_shrinkage = jnp.sum(by_threshold(before.slopes, before.mean, by_e, by_s))
         return back_through(before.slopes, before.mean, by_e, by_s), (by_mean, by_var, by_shrinkage)
 
@@ -327,10 +328,9 @@ def expected_error_and_gradient(
         """Sum of outer products over layers and pairs: one product of matrices, not one a layer."""
         return by.reshape(-1, by.shape[-1]).T @ received.reshape(-1, received.shape[-1])
 
-    by_of_variances = over_layers(by_vars, passed.powers)
-    by_of_var, by_residual_var, by_encoder_var = jnp.split(by_of_variances, [n_components, 2 * n_components], axis=1)
-    recurrent = matrices.of_means[:n_components]
-    by_recurrent = over_layers(by_means, passed.mean) + 2 * recurrent * by_of_var
+    by_spread = over_layers(by_vars, passed.powers)
+    by_of_var, by_residual_var, by_encoder_var = jnp.split(by_spread, [n_components, 2 * n_components], axis=1)
+    by_recurrent = over_layers(by_means, passed.mean) + 2 * matrices.recurrent * by_of_var
     by_drive = first_mean + jnp.sum(by_means, axis=0)
     gradient = AnchoredWeights(
         Gaussian(

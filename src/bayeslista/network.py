@@ -33,6 +33,7 @@ from bayeslista.quick_moments import Gaussian, Slopes, back_through, quick_momen
 EvidenceForm = Literal["spike_slab", "gaussian"]
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
+_SHORT = 3  # layers that are compiled one by one, which spares a tenth of the time or more; a loop compiles sooner
 
 
 class Weights(NamedTuple):
@@ -113,7 +114,8 @@ def _layers(
         return (Gaussian(mean, var), jnp.maximum(largest, var)), _Passed(output, slopes)
 
     first = Gaussian(drive_mean, _bounded(drive_var))
-    (last, largest), passed = jax.lax.scan(layer, (first, first.var), shrinkage[:-1])
+    unroll = len(shrinkage) - 1 <= _SHORT
+    (last, largest), passed = jax.lax.scan(layer, (first, first.var), shrinkage[:-1], unroll=unroll)
     return last, passed, largest, squared
 
 
@@ -269,7 +271,9 @@ def evidence_and_gradient(
         by_e = by_mean @ s_mean + 2 * e * through_var
         return back_through(slopes, e, by_e, by_var @ squared + through_var), carry
 
-    (first_mean, first_var), (by_means, by_vars) = jax.lax.scan(back, (by_mean, by_var), passed, reverse=True)
+    (first_mean, first_var), (by_means, by_vars) = jax.lax.scan(
+        back, (by_mean, by_var), passed, reverse=True, unroll=len(shrinkage) - 1 <= _SHORT
+    )
     e, s = passed.output
     gradient = Weights(
         Gaussian(

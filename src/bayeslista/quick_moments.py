@@ -184,7 +184,7 @@ def back_through(
     Parameters
     ----------
     slopes : Slopes
-        From :func:`quick_moments_and_slopes`.
+        From :func:`quick_moments_and_slopes`; q and d are all it needs of them.
     output_mean : array
         The mean of what comes out.
     by_mean, by_var : array

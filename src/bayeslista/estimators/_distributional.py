@@ -70,8 +70,7 @@ class DistributionalSparseCoder(BaseSparseCoder):
         model = self._ready(X)
         if sparse:
             return stack_sparse(model._by_batches(lambda Y: (_probable(model._dist(Y)),), X, batch_size)[1])
-        moments = _mean_and_std if return_std else _mean
-        found = fill(*model._by_batches(lambda Y: moments(model._dist(Y)), X, batch_size))
+        found = fill(*model._by_batches(lambda Y: model._moments(Y)[: 1 + return_std], X, batch_size))
         return tuple(map(model._shaped, found)) if return_std else model._shaped(*found)
 
     def predict_dist(self, X: ArrayLike, *, batch_size: int | None = None) -> SpikeSlab:
@@ -181,7 +180,12 @@ class DistributionalSparseCoder(BaseSparseCoder):
         return self
 
     def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
-        return self._dist(Y).mean()
+        return self._moments(Y)[0]
+
+    def _moments(self, Y: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, ...]:
+        """Mean and standard deviation of `_dist`; a subclass may have a shorter way to them."""
+        dist = self._dist(Y)
+        return dist.mean(), dist.std()
 
     def _dist(self, Y: Float[np.ndarray, "n K"]) -> SpikeSlab:
         own = self._own_dist(Y)
@@ -197,14 +201,6 @@ class DistributionalSparseCoder(BaseSparseCoder):
 
 def _parameters(dist: SpikeSlab) -> tuple[np.ndarray, ...]:
     return dist.prob_active, dist.slab_mean, dist.slab_var
-
-
-def _mean(dist: SpikeSlab) -> tuple[np.ndarray, ...]:
-    return (dist.mean(),)
-
-
-def _mean_and_std(dist: SpikeSlab) -> tuple[np.ndarray, ...]:
-    return dist.mean(), dist.std()
 
 
 def _probable(dist: SpikeSlab) -> np.ndarray:

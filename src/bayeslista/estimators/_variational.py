@@ -1,6 +1,6 @@
 """Variational inference on the anchored network, from the linear minimum mean square error estimator."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -52,6 +52,19 @@ def _calibrated_slab(
     """The spike and slab as calibrated."""
     entering, output = propagate_layers(matrices, rows, shrinkage)
     return quick_spike_slab(calibration, entering.mean, entering.var, gain * output.mean)
+
+
+@jax.jit
+def _calibrated_moments(
+    matrices: LayerMatrices,
+    rows: Numbers,
+    shrinkage: Numbers,
+    calibration: Calibration,
+    gain: float,
+) -> tuple[Numbers, ...]:
+    """Mean and standard deviation of that."""
+    chance, mean, var = _calibrated_slab(matrices, rows, shrinkage, calibration, gain)
+    return chance * mean, jnp.sqrt(chance * (var + (1 - chance) * mean * mean))
 
 
 @dataclass
@@ -119,7 +132,7 @@ class VariationalLearner:
         self.scaled_matrix = final.design_matrix
         self.parameters = jax.tree.map(np.asarray, final.kept)
         self.noise_var = float(final.state.noise_var)
-        fitted = output_gain(self._moments(Y[learned_from])[2], B[learned_from])
+        fitted = output_gain(_moments(self.parameters, self.scaled_matrix, Y[learned_from])[2], B[learned_from])
         c_mean, c_var, mean, codes = map(np.concatenate, zip(*judged, strict=True))
         self.gain = min(fitted, output_gain(mean, codes))
         self.calibration = fit_calibration(c_mean, c_var, self.gain * mean, codes)
@@ -157,14 +170,20 @@ class VariationalLearner:
 
     def output(self, Y: Numbers, include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
-        belief, shrinkage = self._belief(), self.shrinkage
-        if not include_noise:
-            matrices = _matrices(belief, self.scaled_matrix)
-            return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, shrinkage), Y, self._block()))
-        # Nobody needs more than seven digits of a variance, and half the time goes into them.
-        matrices = _matrices(belief, self.scaled_matrix, variance_dtype=_VARIANCE_DTYPE)
-        told = shrinkage, self.calibration, self.gain
-        return Output(*in_blocks(lambda rows: _calibrated_slab(matrices, rows, *told), Y, self._block()))
+        if include_noise:
+            return Output(*self._calibrated(_calibrated_slab, Y))
+        matrices, shrinkage = _matrices(self._belief(), self.scaled_matrix), self.shrinkage
+        return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, shrinkage), Y, self._block()))
+
+    def moments(self, Y: Numbers) -> tuple[Numbers, ...]:
+        """Mean and standard deviation of the calibrated spike and slab."""
+        return self._calibrated(_calibrated_moments, Y)
+
+    def _calibrated(self, function: Callable[..., tuple[Numbers, ...]], Y: Numbers) -> tuple[Numbers, ...]:
+        # Nobody needs more than seven digits of a variance, and half the time would go into them.
+        matrices = _matrices(self._belief(), self.scaled_matrix, variance_dtype=_VARIANCE_DTYPE)
+        told = self.shrinkage, self.calibration, self.gain
+        return in_blocks(lambda rows: function(matrices, rows, *told), Y, self._block())
 
     def _block(self) -> int:
         """How many signals at once, so that what a layer works on stays in the cache."""
@@ -216,10 +235,6 @@ class VariationalLearner:
         }
         counts = {"clipped": int(info.clipped), "rejected": int(info.rejected)}
         return Pass(values, counts, {"rejected": len(B) * (encoder.size + residual.size)})
-
-    def _moments(self, Y: Numbers) -> Any:
-        """Mean and variance before the last threshold, and the mean after it."""
-        return _moments(self.parameters, self.scaled_matrix, Y)
 
     def _belief(self) -> AnchoredWeights:
         return _belief(self.parameters)

@@ -342,11 +342,18 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     def _own_dist(self, Y: Float[np.ndarray, "n K"]) -> SpikeSlab:
         return self._output(Y, True)
 
+    def _moments(self, Y: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, ...]:
+        if self.recalibration_ is not None or not isinstance(self._learner, VariationalLearner):
+            return super()._moments(Y)
+        observation_unit, code_unit = self._learner.units
+        with self._precision():
+            return tuple(part * code_unit for part in self._learner.moments(Y / observation_unit))
+
     def _output(self, Y: Float[np.ndarray, "n K"], include_noise: bool) -> SpikeSlab:
         observation_unit, code_unit = self._learner.units
         with self._precision():
             prob_active, slab_mean, slab_var = self._learner.output(Y / observation_unit, include_noise)
-        return SpikeSlab(prob_active, slab_mean * code_unit, slab_var * code_unit**2)
+        return SpikeSlab._of(prob_active, slab_mean * code_unit, slab_var * code_unit**2)
 
     def _threshold(self) -> float | None:
         return None if isinstance(self.shrinkage, str) else float(self.shrinkage)

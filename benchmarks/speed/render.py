@@ -1,0 +1,151 @@
+"""Tables of what the benchmarks measured, and the bars that are set for them.
+
+    python benchmarks/speed/render.py results/bench.md results/bench_1.json results/bench_2.json \
+        results/bench_first.json results/bench_growth.json
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+SIZES = ["100, 50, 4", "100, 50, 20", "500, 250, 16", "784, 100, 20", "784, 250, 20"]
+Times = dict[tuple[str, str, str, str, int], tuple[float, float | None]]
+
+
+def read(paths: list[str]) -> Times:
+    """Seconds a signal and floor, by kind, name, size, floating type and cores."""
+    times: Times = {}
+    for path in paths:
+        told = json.loads(Path(path).read_text())
+        for each in told["benchmarks"]:
+            info = each["extra_info"]
+            key = info["kind"], info["name"], each["group"], info["dtype"], told["cores"]
+            floor = info.get("floor")
+            times[key] = each["stats"]["min"] / info["n"], None if floor is None else floor / info["n"]
+    return times
+
+
+def number(seconds: float) -> str:
+    """Microseconds in three digits."""
+    value = 1e6 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def table(times: Times, kind: str, cores: int) -> list[str]:
+    """One kind of work: a row for each method and floating type, a column for each size."""
+    names = dict.fromkeys((name, dtype) for k, name, _, dtype, c in times if k == kind and c == cores)
+    lines = ["| | | " + " | ".join(SIZES) + " |", "|---|---|" + "---|" * len(SIZES)]
+    for name, dtype in names:
+        cells = []
+        for size in SIZES:
+            seconds, floor = times.get((kind, name, size, dtype, cores), (None, None))
+            ratio = f" ({seconds / floor:.1f})" if seconds and floor else ""
+            cells.append(number(seconds) + ratio if seconds else "")
+        lines.append(f"| {name} | {dtype} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def bars(times: Times, first: dict[str, Any], growth: dict[str, Any]) -> list[str]:
+    """What must be true, what was measured, and whether it is."""
+    lines = ["| bar | measured | asked for | |", "|---|---|---|---|"]
+
+    def say(what: str, value: float, bar: float, at_most: bool = True) -> None:
+        met = value <= bar if at_most else value >= bar
+        lines.append(f"| {what} | {value:.2f} | {'≤' if at_most else '≥'} {bar:g} | {'met' if met else '**missed**'} |")
+
+    def ratio(one: tuple[str, str, str, str], other: tuple[str, str, str, str]) -> float:
+        return times[(*one, 1)][0] / times[(*other, 1)][0]
+
+    def over_floor(kind: str, name: str, size: str, dtype: str = "float64") -> float:
+        seconds, floor = times[kind, name, size, dtype, 1]
+        return seconds / floor if floor else float("nan")
+
+    def own(name: str, size: str, dtype: str = "float64") -> tuple[str, str, str, str]:
+        return "training pass", name, size, dtype
+
+    small, large = SIZES[0], SIZES[3]
+    for size, bar in ((large, 3), (small, 5)):
+        say(f"ADF pass / floor, {size}", over_floor("training pass", "BayesLISTA.published", size), bar)
+    for size, bar in ((large, 1.8), (small, 1.4)):
+        value = ratio(own("ADF by jax.grad", size), own("BayesLISTA.published", size))
+        say(f"ADF pass by `jax.grad` / by hand, {size}", value, bar, at_most=False)
+    for size in SIZES:
+        for dtype in ("float64", "float32"):
+            value = ratio(own("BayesLISTA", size, dtype), own("LISTA in PyTorch", size, dtype))
+            say(f"pass of BayesLISTA / of PyTorch's LISTA, {size}, {dtype}", value, 4)
+    say(f"pass of BayesLISTA / floor, {large}", over_floor("training pass", "BayesLISTA", large), 3)
+    value = ratio(own("BayesLISTA", large), own("BayesLISTA", large, "float32"))
+    say(f"pass of BayesLISTA, float64 / float32, {large}", value, 1.6, at_most=False)
+    fits = first["fit"]
+    torch = next(value for name, value in fits.items() if "PyTorch" in name)
+    say("default fit, BayesLISTA / LISTA (compilation included)", fits["BayesLISTA"] / fits["LISTA"], 3)
+    say("default fit, BayesLISTA / PyTorch's LISTA to its best", fits["BayesLISTA"] / torch, 1)
+    for size in SIZES:
+        for dtype in ("float64", "float32"):
+            key = "prediction", "BayesLISTA", size, dtype
+            say(f"prediction with std / LISTA's, {size}, {dtype}", ratio(key, ("prediction", "LISTA", size, dtype)), 4)
+    for size in (SIZES[0], SIZES[1], SIZES[3]):
+        for dtype in ("float64", "float32"):
+            draws = "prediction", "100 draws of the weights", size, dtype
+            value = ratio(draws, ("prediction", "BayesLISTA", size, dtype))
+            say(f"100 draws of the weights / prediction with std, {size}, {dtype}", value, 20, at_most=False)
+    for name, seconds in first["cold"].items():
+        say(f"first call, cold, seconds: {name}", seconds, 5)
+    for name, seconds in first["warm"].items():
+        say(f"first call, compiled before, seconds: {name}", seconds, 1.5)
+    plain, ours = first["import"].values()
+    say("import of all estimators / of jax, sklearn.base and scipy.special", ours / plain, 1.3)
+    for name, sweep in growth["sweeps"].items():
+        for part in ("pass", "prediction"):
+            exponent = sweep[f"{part}_exponent"]
+            what = f"exponent of a {part} in {name}"
+            if name in "NL":
+                met = 0.9 <= exponent <= 1.1
+                lines.append(f"| {what} | {exponent:.2f} | 0.9 to 1.1 | {'met' if met else '**missed**'} |")
+            else:
+                say(what, exponent, 2 if name == "D" else 1.1)
+    for row in growth["memory"]:
+        value = (row["peak"] - row["data"]) / row["weights"]
+        say(f"peak of a fit less the data / bytes of weights, N, D, K, L = {row['size']}", value, 12)
+    million = growth["million"]
+    say("a million signals: peak less what is returned, MB", (million["peak"] - million["returned"]) / 1e6, 200)
+    return lines
+
+
+def main() -> None:
+    out, one, two, first, growth = sys.argv[1:]
+    times = read([one, two])
+    told, grown = (json.loads(Path(path).read_text()) for path in (first, growth))
+    lines = [
+        "# Speed",
+        "",
+        "Made by `make bench`. Microseconds for a signal, or a pair, in the best of several calls; in brackets, how",
+        "many times that is the floor: bytes that have to move over the copy bandwidth at that working set, or",
+        "operations over the rate of a product of matrices, whichever takes longer, both measured in the same run.",
+        "Sizes are D, K, L. Training passes are in mini-batches of 32 and of the compiled part alone; SpikeSlabNet's is",
+        "all that it learns from pairs. Predictions are of whole estimators, with standard deviations where there are",
+        "any. Read ratios, not times.",
+    ]
+    for cores in (1, 2):
+        for kind in ("training pass", "prediction"):
+            lines += ["", f"## {kind.capitalize()}, {'one core' if cores == 1 else 'two cores'}", ""]
+            lines += table(times, kind, cores)
+    lines += [
+        "",
+        "## A new process, and whole fits",
+        "",
+        "| seconds on one core | cold | compiled before |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {name} | {value:.2f} | {told['warm'][name]:.2f} |" for name, value in told["cold"].items()]
+    lines += [f"| {name}: a whole fit | {value:.2f} | |" for name, value in told["fit"].items()]
+    lines += [f"| import {name} | {value:.2f} | |" for name, value in told["import"].items()]
+    lines += ["", "## Growth", "", "![Time by pairs, coefficients, observations and layers](bench_growth.png)", ""]
+    lines += ["## The bars", "", *bars(times, told, grown)]
+    Path(out).write_text("\n".join(lines) + "\n")
+    print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    main()
