@@ -39,17 +39,20 @@ model = BayesLISTA(layers, design_matrix=data.design_matrix, max_iter=2, random_
 def held(field):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(field)) * 1024
-def peak(call):
-    call()
+def peak(call, warm=True):
+    if warm:
+        call()
     before = held("VmRSS")
     with open("/proc/self/clear_refs", "w") as reset:
         reset.write("5")
     result = call()
     return held("VmHWM") - before, result
 fit, _ = peak(lambda: model.fit(data.Y_train, data.B_train))
-Y = np.random.default_rng(0).standard_normal((signals, k)).astype(np.float64)
-model.predict(Y[:20000], return_std=True)
-predict, out = peak(lambda: model.predict(Y, return_std=True)) if signals > 20000 else (0, (np.zeros(1),))
+predict, out = 0, ()
+if signals:
+    Y = np.random.default_rng(0).standard_normal((signals, k))
+    model.predict(Y[:20000], return_std=True)
+    predict, out = peak(lambda: model.predict(Y, return_std=True), warm=False)
 print(fit, predict, sum(part.nbytes for part in out))
 """
 

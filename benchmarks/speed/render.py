@@ -123,9 +123,9 @@ def main() -> None:
         "Made by `make bench`. Microseconds for a signal, or a pair, in the best of several calls; in brackets, how",
         "many times that is the floor: bytes that have to move over the copy bandwidth at that working set, or",
         "operations over the rate of a product of matrices, whichever takes longer, both measured in the same run.",
-        "Sizes are D, K, L. Training passes are in mini-batches of 32 and of the compiled part alone; SpikeSlabNet's is",
-        "all that it learns from pairs. Predictions are of whole estimators, with standard deviations where there are",
-        "any. Read ratios, not times.",
+        "Sizes are D, K, L. Training passes are in mini-batches of 32 and of the compiled part alone; that of",
+        "SpikeSlabNet is all that it learns from pairs. Predictions are of whole estimators, with standard deviations",
+        "where there are any. Read ratios, not times.",
     ]
     for cores in (1, 2):
         for kind in ("training pass", "prediction"):

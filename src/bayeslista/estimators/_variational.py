@@ -130,7 +130,7 @@ class VariationalLearner:
                 final.advance(n_pass, random, max_iter)
             final.keep()
         self.scaled_matrix = final.design_matrix
-        self.parameters = jax.tree.map(np.asarray, final.kept)
+        self.parameters = final.kept
         self.noise_var = float(final.state.noise_var)
         fitted = output_gain(_moments(self.parameters, self.scaled_matrix, Y[learned_from])[2], B[learned_from])
         c_mean, c_var, mean, codes = map(np.concatenate, zip(*judged, strict=True))
@@ -257,7 +257,7 @@ class _Ascent:
         self.start = start
         self.state = state
         self.error = float(state.best_error)
-        self.first = self.kept = state.parameters
+        self.first = self.kept = _copied(state.parameters)
         self._chosen = chosen
         self._batch_size = int(np.clip(most // _BATCHES, 1, _LARGEST_BATCH))
         self._n_batches = -(-most // self._batch_size)
@@ -266,7 +266,7 @@ class _Ascent:
 
     def keep(self) -> None:
         """Keep the parameters as they are now."""
-        self.kept = self.state.parameters
+        self.kept = _copied(self.state.parameters)
 
     def advance(self, n_pass: int, random: np.random.Generator, max_iter: int) -> Pass:
         """Make a pass over the pairs, and be judged."""
@@ -274,8 +274,7 @@ class _Ascent:
         included = (np.arange(np.prod(shape)) < n_pairs).reshape(shape).astype(dtype)
         rows = np.resize(random.permutation(self._chosen), shape)
         rates = variational.schedule(n_pass, self._n_batches, max_iter).astype(dtype)
-        state, info = variational.step(self.state, self._problem, rows, included, rates)
-        self.state, judgement = variational.judge(state, self._problem)
+        self.state, info, judgement = variational.advance(self.state, self._problem, rows, included, rates)
         self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
         learned = jax.tree.map(np.asarray, self.state.parameters)
         values: dict[str, float | np.ndarray] = {
@@ -292,6 +291,11 @@ class _Ascent:
         }
         counts = {"skipped": int(info.skipped), "restored": int(judgement.restored)}
         return Pass(values, counts, {"skipped": self._n_batches})
+
+
+def _copied(parameters: variational.Parameters) -> variational.Parameters:
+    """A copy for safekeeping: the next pass works in the memory of the state it is given."""
+    return jax.tree.map(np.array, parameters)
 
 
 def _ascend_together(

@@ -13,6 +13,7 @@ The ascent is Adam's with an epsilon relative to the matrix it scales, rates tha
 the first pass and a cosine decay.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -395,6 +396,41 @@ def step(
     objective = -0.5 * (jnp.log(2 * jnp.pi * state.noise_var) + training_error / state.noise_var) * d
     objective -= strength * _divergence(state.parameters, problem)
     return state, Info(objective, training_error, jnp.sum(ratios) / jnp.maximum(jnp.sum(n_codes), 1), jnp.sum(skipped))
+
+
+@partial(jax.jit, donate_argnames="state")
+def advance(
+    state: State, problem: Problem, rows: Int[Array, "b s"], included: Float[Array, "b s"], rates: Float[Array, " b"]
+) -> tuple[State, Info, Judgement]:
+    """A pass and its judgement, in the memory of the state that is given, which is no more afterwards.
+
+    Parameters
+    ----------
+    state, problem, rows, included, rates
+        As for :func:`step`.
+
+    Returns
+    -------
+    State, Info, Judgement
+        After the pass, what happened in it, and what held-out pairs say.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> from bayeslista.inference import variational
+    >>> pairs = np.ones((4, 1), np.float32), 0.5 * np.ones((4, 1), np.float32)
+    >>> start = np.ones((1, 1), np.float32)
+    >>> state, problem = variational.init(start, start, np.full(2, 0.1, np.float32), pairs, pairs, True)
+    >>> error = float(state.best_error)
+    >>> rows, included = jnp.arange(4).reshape(2, 2), jnp.ones((2, 2))
+    >>> state, _, judgement = variational.advance(state, problem, rows, included, jnp.ones(2))
+    >>> float(judgement.error) < error
+    True
+    """
+    state, info = step(state, problem, rows, included, rates)
+    state, judgement = judge(state, problem)
+    return state, info, judgement
 
 
 def _divergence(parameters: Parameters, problem: Problem) -> Array:
