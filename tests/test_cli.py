@@ -1,5 +1,6 @@
 """The command line: help, start and `reproduce`."""
 
+import json
 import subprocess
 import sys
 
@@ -142,3 +143,14 @@ def test_all_means_every_figure(monkeypatch, tmp_path):
     runner.invoke(app, ["reproduce", "--preset", "paper", "--jobs", "3", "--out", str(tmp_path), "--point", "10"])
     names = ["layers", "undersampling", "mnist_k100", "mnist_k250", "active"]
     assert asked == [(name, "paper", tmp_path, 3, [10]) for name in names]
+
+
+def test_bench_measures_every_estimator():
+    command = ["bench", "--components", "6", "--observed", "5", "--layers", "2", "--signals", "8", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["seconds"]
+    assert [row["estimator"].split(",")[0] for row in rows] == [
+        "ISTA", "FISTA", "LISTA", "BayesLISTA", "SpikeSlabNet", "SpikeSlabNet",
+    ]  # fmt: skip
+    assert all(row[part] > 0 for row in rows for part in ("first_fit", "fit", "predict"))

@@ -18,6 +18,7 @@ DOCUMENTS = ("README.md", "docs/command_line.md")
 TOO_LONG = {
     "reproduce": "takes minutes at least; test_cli.py and test_runner.py run it on little",
     "demo": "takes a minute; test_demo.py runs it on little",
+    "bench": "takes a minute; test_cli.py runs it on little",
 }
 FENCED = re.compile(r"^```(?:bash|console|sh|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    (.*)$", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bayeslista import __version__
-from bayeslista.cli import calibrate, demo, evaluate, fit, inspect, predict, report, reproduce
+from bayeslista.cli import bench, calibrate, demo, evaluate, fit, inspect, predict, report, reproduce
 
 __all__ = ["app"]
 
@@ -22,6 +22,7 @@ _COMMANDS = (
     report.report,
     demo.demo,
     reproduce.reproduce,
+    bench.bench,
 )
 
 
