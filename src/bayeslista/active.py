@@ -67,6 +67,7 @@ def total_variance(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates"
     >>> total_variance(SpikeSlab([[1.0, 0.5], [0.0, 1.0]], 2.0, 1.0))
     array([2.5, 1. ])
     """
+    _check_distribution(distribution)
     return _sum_of_coefficients(distribution, distribution.var())
 
 
@@ -101,6 +102,7 @@ def spike_slab_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candida
     >>> spike_slab_entropy(SpikeSlab([[1.0], [0.5], [0.0]], 2.0, [[1.0], [1.0], [0.0]])).round(4)
     array([1.4189, 1.4026, 0.    ])
     """
+    _check_distribution(distribution)
     chance, variance = distribution.prob_active.astype(np.float64), distribution.slab_var.astype(np.float64)
     point = variance == 0.0
     at_zero = (chance == 0.0) | (point & (distribution.slab_mean == 0.0))
@@ -131,6 +133,7 @@ def support_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates
     >>> support_entropy(SpikeSlab([[0.5, 0.5], [0.0, 1.0]], 2.0, 1.0)).round(4)
     array([1.3863, 0.    ])
     """
+    _check_distribution(distribution)
     return _sum_of_coefficients(distribution, _binary_entropy(distribution.prob_active.astype(np.float64)))
 
 
@@ -417,6 +420,13 @@ def _additions(
 
 def _binary_entropy(chance: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     return entr(chance) + entr(1.0 - chance)
+
+
+def _check_distribution(distribution: Any) -> None:
+    if not isinstance(distribution, SpikeSlab):
+        raise TypeError(
+            f"distribution must be a SpikeSlab, got {type(distribution).__name__}. Pass what predict_dist returns."
+        )
 
 
 def _sum_of_coefficients(

@@ -99,7 +99,7 @@ def read_record(path: str | os.PathLike[str], records: Mapping[str, type]) -> An
     Traceback (most recent call last):
     FileNotFoundError: ...
     """
-    with open(path, "rb"):  # so that a missing or forbidden file is told as such
+    with open(os.fspath(path), "rb"):  # so that a missing or forbidden file is told as such
         pass
     try:
         with safe_open(path, framework="numpy") as file:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from bayeslista.estimators import SpikeSlabNet, load
 from bayeslista.estimators._base import BaseSparseCoder
 from bayeslista.estimators._parameters import check_boolean, check_integer
+from bayeslista.estimators._validation import naming
 
 __all__ = ["fit_stream"]
 
@@ -256,8 +257,13 @@ def _checked_piece(piece: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _digest(batch: _Batch, n_pairs: int) -> str:
-    sides = (np.ascontiguousarray(side[:n_pairs], dtype=np.float64) for side in (batch.X, batch.y))
-    return hashlib.sha256(b"".join(side.tobytes() for side in sides)).hexdigest()
+    found = hashlib.sha256()
+    for name, side in (("X", batch.X), ("y", batch.y)):
+        with naming(name):
+            if side.dtype.kind == "c":
+                raise ValueError("Complex data not supported.")
+            found.update(np.ascontiguousarray(side[:n_pairs], dtype=np.float64).tobytes())
+    return found.hexdigest()
 
 
 def _check_known(path: Path | None, model: Any, batch: _Batch, known: _Position) -> None:

@@ -34,9 +34,9 @@ from bayeslista.estimators._validation import (
     cast,
     check_codes,
     check_finite,
+    check_learnable,
     check_matrix,
     checked_observations,
-    dense,
 )
 from bayeslista.persistence import write_record
 from bayeslista.proximal import estimate_design_matrix
@@ -174,7 +174,9 @@ class BaseSparseCoder(
         float
             1 at best; 0 is as good as the mean of the codes.
         """
-        return super().score(X, dense(y), sample_weight)
+        codes = check_codes(y)
+        cast("y", codes, np.dtype(np.float64))  # refuses what cannot be squared
+        return super().score(X, codes, sample_weight)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator, fitted or not, to a file that :func:`bayeslista.load` reads.
@@ -226,9 +228,9 @@ class BaseSparseCoder(
         With `reset` the shapes and the floating type are learned from these pairs; without it (`partial_fit`)
         the pairs have to agree with those of the fit.
         """
+        observations = checked_observations(self, X, reset=reset)
         # The target is validated below; its presence is validated here, as the tags ask.
         validate_data(self, X, y, reset=reset, skip_check_array=True)
-        observations = checked_observations(self, X, reset=reset)
         check_finite("X", observations)
         codes = check_codes(y)
         if len(codes) != len(observations):
@@ -245,15 +247,18 @@ class BaseSparseCoder(
                 f"y has shape {codes.shape}, expected {('n_samples', *self._code_shape)} as in the first "
                 "fit; pass codes of the same components, or fit anew."
             )
-        return (
-            cast("X", observations, self.dtype_),
-            cast("y", codes.reshape(len(codes), -1), self.dtype_),
-        )
+        pairs = cast("X", observations, self.dtype_), cast("y", codes.reshape(len(codes), -1), self.dtype_)
+        if reset:
+            for name, values in zip("Xy", pairs, strict=True):
+                check_learnable(name, values)
+        return pairs
 
     def _validate_alone(self, X: ArrayLike) -> Float[np.ndarray, "n K"]:
         """Observations to learn from without codes."""
         observations = self._meet_alone(X)
-        return observations.rows(slice(0, observations.n_rows), self.dtype_)
+        values = observations.rows(slice(0, observations.n_rows), self.dtype_)
+        check_learnable("X", values)
+        return values
 
     def _meet_alone(self, X: ArrayLike) -> Observations:
         """Learn columns and floating type from observations; a given design matrix says how many coefficients."""
@@ -302,7 +307,9 @@ class BaseSparseCoder(
                 f"design_matrix has shape {given.shape}, expected (n_observed, n_components) = {expected} to "
                 f"match X and y; {remedy} (None estimates it from the pairs)."
             )
-        return cast("design_matrix", given, self.dtype_, copy=True)
+        matrix = cast("design_matrix", given, self.dtype_, copy=True)
+        check_learnable("design_matrix", matrix)
+        return matrix
 
     def _shaped(self, values: Float[np.ndarray, "n D"]) -> np.ndarray:
         """Restore the dimensions that the codes of `fit` had."""

@@ -14,7 +14,11 @@ from sklearn.utils.validation import validate_data
 
 from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, some_rows
 
+# The squares of larger numbers, or sums of them, leave the floating range; those of smaller ones are nothing.
+_LARGEST = {np.dtype(np.float64): 1e150, np.dtype(np.float32): 1e17}
+_LEAST = {np.dtype(np.float64): 1e-150, np.dtype(np.float32): 1e-37}
 _REMEDIES = {
+    r"int too large": "Rescale it.",
     r"\b0 (sample|feature)|at least one array": "Pass at least one row and one column.",
     r"could not convert|dtype|inhomogeneous|[Cc]omplex": "Convert it to a rectangular array of real numbers.",
     r"Expected 2D|dim": "Give it one row for every sample.",
@@ -71,7 +75,7 @@ class Observations:
         values = self._take(part)
         if self._as_given:
             with naming("X"):
-                values = check_array(values, dtype="numeric", ensure_all_finite=False)
+                values = _numbers(check_array(values, dtype="numeric", ensure_all_finite=False))
         check_finite("X", values, part.start)
         return cast("X", values, dtype)
 
@@ -87,20 +91,22 @@ def checked_observations(estimator: Any, X: Any, *, reset: bool) -> np.ndarray:
     """Observations as an array of numbers whose columns are those of the fit; they may not be finite."""
     refuse_sparse("X", X)
     with naming("X"):
-        return validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
+        return _numbers(validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False))
 
 
 def check_codes(y: ArrayLike | None) -> np.ndarray:
     """Codes as the user gave them: numeric, finite, one- or two-dimensional and not empty."""
     with naming("y"):
-        codes = check_array(
-            dense(y),
-            dtype="numeric",
-            ensure_2d=False,
-            allow_nd=True,
-            ensure_min_samples=0,
-            ensure_min_features=0,
-            ensure_all_finite=False,
+        codes = _numbers(
+            check_array(
+                dense(y),
+                dtype="numeric",
+                ensure_2d=False,
+                allow_nd=True,
+                ensure_min_samples=0,
+                ensure_min_features=0,
+                ensure_all_finite=False,
+            )
         )
     if codes.ndim not in (1, 2) or codes.size == 0:
         raise ValueError(
@@ -115,7 +121,7 @@ def check_matrix(design_matrix: ArrayLike) -> np.ndarray:
     """The design matrix as the user gave it: numeric, finite and two-dimensional."""
     refuse_sparse("design_matrix", design_matrix)
     with naming("design_matrix"):
-        matrix = check_array(design_matrix, dtype="numeric", ensure_all_finite=False)
+        matrix = _numbers(check_array(design_matrix, dtype="numeric", ensure_all_finite=False))
     check_finite("design_matrix", matrix)
     return matrix
 
@@ -153,13 +159,28 @@ def cast(name: str, values: np.ndarray, dtype: np.dtype, *, copy: bool = False) 
 
     They come back row by row in memory: sums depend on the order of numbers, and frames keep theirs by columns.
     """
+    if _largest(values) > _LARGEST[dtype]:
+        remedy = "rescale it." if dtype == np.float64 else "rescale it, or pass dtype='float64'."
+        raise ValueError(f"{name} has values too large for {dtype}; {remedy}")
     if values.dtype == dtype:
         return values.copy(order="C") if copy else np.ascontiguousarray(values)
-    with np.errstate(over="ignore"):
-        converted = values.astype(dtype, order="C")
-    if not np.isfinite(converted).all():
-        raise ValueError(f"{name} has values too large for {dtype}; rescale it, or pass dtype='float64'.")
-    return converted
+    return values.astype(dtype, order="C")
+
+
+def check_learnable(name: str, values: np.ndarray) -> None:
+    """Refuse numbers that are all so near to zero that nothing can be divided by them."""
+    if 0 < _largest(values) < _LEAST[values.dtype]:
+        raise ValueError(f"{name} has only values too small to learn from in {values.dtype}; rescale it.")
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    """The same as floating-point numbers where they are Python's own, which can be of any size."""
+    return values.astype(np.float64) if values.dtype.kind == "O" else values
+
+
+def _largest(values: np.ndarray) -> float:
+    """The largest magnitude, without a copy."""
+    return max(float(values.max(initial=0)), -float(values.min(initial=0)))
 
 
 @contextmanager
@@ -167,7 +188,7 @@ def naming(argument: str) -> Iterator[None]:
     """Put the name of the argument in front of a message that lacks it, and what to do at its end."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         message = str(error)
         named = message if re.search(rf"\b{argument}\b", message) else f"{argument}: {message}"
         remedy = next((fix for pattern, fix in _REMEDIES.items() if re.search(pattern, message)), "")

@@ -16,7 +16,7 @@ from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import BaseSparseCoder
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._parameters import check_integer
-from bayeslista.estimators._validation import random_seed
+from bayeslista.estimators._validation import naming, random_seed
 from bayeslista.estimators.ista import ProximalCoder
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 from bayeslista.generative import SlabMixture, simulate_pairs
@@ -145,7 +145,8 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             The fitted transformer.
         """
         check_integer("n_simulated", self.n_simulated, minimum=1)
-        observations = validate_data(self, X, dtype=_FLOATS)
+        with naming("X"):
+            observations = validate_data(self, X, dtype=_FLOATS)
         dictionary = self._checked_dictionary(observations)
         estimator = self._new_estimator(dictionary)
         codes = _checked_codes(y, (len(observations), len(dictionary)))
@@ -233,7 +234,8 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         ndarray of shape (n_samples, n_features)
             The codes times the dictionary.
         """
-        codes = check_array(X, dtype=_FLOATS, input_name="X")
+        with naming("X"):
+            codes = check_array(X, dtype=_FLOATS, input_name="X")
         dictionary = self.components_ if hasattr(self, "components_") else self._checked_dictionary()
         if codes.shape[1] != len(dictionary):
             raise ValueError(
@@ -283,14 +285,16 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     def _ready(self, X: ArrayLike) -> tuple[BaseSparseCoder, np.ndarray]:
         """The estimator that finds the codes, and observations that suit it."""
         if hasattr(self, "estimator_"):
-            return self.estimator_, validate_data(self, X, reset=False, dtype=_FLOATS)
+            with naming("X"):
+                return self.estimator_, validate_data(self, X, reset=False, dtype=_FLOATS)
         missing = self._missing()
         if missing:
             raise NotFittedError(
                 "This SparseCodingTransformer instance is not fitted yet. Call 'fit', for which observations are "
                 f"enough, or, to find codes by what is given alone, give {', '.join(missing)}."
             )
-        observations = check_array(X, dtype=_FLOATS, input_name="X", estimator=self)
+        with naming("X"):
+            observations = check_array(X, dtype=_FLOATS, input_name="X", estimator=self)
         return self._new_estimator(self._checked_dictionary(observations)), observations
 
     def _new_estimator(self, dictionary: Float[np.ndarray, "D K"]) -> BaseSparseCoder:
@@ -322,7 +326,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     def _checked_dictionary(self, observations: np.ndarray | None = None) -> Float[np.ndarray, "D K"]:
         try:
             dictionary = check_array(self.dictionary, dtype=_FLOATS, input_name="dictionary")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"dictionary: {error} Pass a real array of shape (n_components, n_features), one atom a row."
             ) from error

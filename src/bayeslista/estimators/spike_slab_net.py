@@ -342,7 +342,7 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         if self.slab_var is not None:
             check_real("slab_var", self.slab_var, minimum=0, strict=True)
         if self.noise_std is not None:
-            check_real("noise_std", self.noise_std, minimum=0)
+            check_real("noise_std", self.noise_std, minimum=0, below=1e150)
         check_integer("calibration_steps", self.calibration_steps, minimum=0)
         check_verbose(self.verbose)
 

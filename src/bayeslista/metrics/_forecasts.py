@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
-from bayeslista._validation import as_real, check_entries
+from bayeslista._validation import as_real, check_entries, check_range
 from bayeslista.distributions import SpikeSlab
 
 Forecast = SpikeSlab | tuple[ArrayLike, ArrayLike] | ArrayLike
@@ -121,8 +121,20 @@ def check_level(level: float) -> float:
     return float(level)
 
 
+def check_squares(read: Parameters | Samples, codes: NDArray[np.floating]) -> None:
+    """Refuse numbers too large for their squares."""
+    check_range("B", codes)
+    if isinstance(read, Samples):
+        check_range("samples", read.draws)
+    else:
+        check_range("mean", read.slab_mean)
+        if not read.atom:
+            check_range("std", read.spread)
+
+
 def moment_blocks(read: Parameters | Samples, codes: NDArray[np.floating]) -> Iterator[tuple[Floats, Floats, Floats]]:
     """Mean and variance of predictions, and the true codes, so many coefficients at a time."""
+    check_squares(read, codes)
     if isinstance(read, Samples):
         for draws, code in sample_blocks(read, codes):
             yield draws.mean(axis=0), draws.var(axis=0, ddof=1), code
@@ -151,6 +163,7 @@ def spike_slab_blocks(read: Parameters | Samples, codes: NDArray[np.floating]) -
     if isinstance(read, Parameters):
         yield from blocks(read, codes)
         return
+    check_squares(read, codes)
     n, n_active = len(read.draws), int(np.count_nonzero(read.draws))
     square = sum(float(np.sum(np.square(draw, dtype=np.float64))) for draw in read.draws) / max(n_active, 1)
     for draws, code in sample_blocks(read, codes):

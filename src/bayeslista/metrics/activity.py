@@ -1,5 +1,6 @@
 """Scores of P(active): whether a coefficient that is active with probability 0.8 is active eight times in ten."""
 
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -184,7 +185,7 @@ def support_scores(dist: Forecast, B: ArrayLike, threshold: float = 0.5) -> Supp
     >>> support_scores(SpikeSlab([0.9, 0.6, 0.1, 0.2], 1.0, 1.0), [1.0, 0.0, 0.0, 2.0])
     SupportScores(precision=0.5, recall=0.5, f_measure=0.5)
     """
-    if not 0.0 <= threshold <= 1.0:
+    if not isinstance(threshold, Real) or not 0.0 <= threshold <= 1.0:
         raise ValueError(f"threshold must lie in [0, 1], got {threshold}. Pass a probability.")
     read = read_forecast(dist)
     codes = read_codes(read, B)

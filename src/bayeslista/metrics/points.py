@@ -4,6 +4,8 @@ Every function takes ``B_true`` and ``B_pred`` with one code in a row. A 1-D arr
 codes of a single coefficient, as scikit-learn reads a 1-D target.
 """
 
+from numbers import Real
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -48,7 +50,14 @@ def nmse(B_true: ArrayLike, B_pred: ArrayLike) -> float:
     informative = size > 0.0
     if not informative.any():
         return _score_without_signal(error, 0.0)
-    return float(np.mean(error[informative] / size[informative]))
+    with np.errstate(over="ignore"):
+        relative = float(np.mean(error[informative] / size[informative]))
+    if relative == np.inf:
+        raise ValueError(
+            "Codes in B_true are so near to zero that a relative error is beyond all numbers. Score codes that hold a "
+            "signal, or use an absolute error."
+        )
+    return relative
 
 
 def nmse_db(B_true: ArrayLike, B_pred: ArrayLike) -> float:
@@ -122,7 +131,7 @@ def support_f_measure(B_true: ArrayLike, B_pred: ArrayLike, threshold: float = 0
     >>> round(support_f_measure([[1.0, 0.0, 2.0]], [[0.9, 0.2, 0.0]], threshold=0.5), 4)
     0.6667
     """
-    if not 0.0 <= threshold < np.inf:
+    if not isinstance(threshold, Real) or not 0.0 <= threshold < np.inf:
         raise ValueError(f"threshold must be finite and at least 0, got {threshold}. Pass a magnitude.")
     true, predicted = _check_codes(B_true, B_pred)
     wanted, found = true != 0.0, np.abs(predicted) > threshold

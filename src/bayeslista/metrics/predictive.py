@@ -378,7 +378,7 @@ def _widths(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
     An end is at zero, beyond it with as much of the slab outside as the tail asks for, or short of it with the atom
     outside, too. The share of the slab that is outside is the same for both ends, so it is inverted once.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         small = ndtr(np.where(s > 0.0, -np.abs(m) / s, np.where(m == 0.0, np.inf, -np.inf)))
     near, far, atom = q * small, q * (1.0 - small), 1.0 - q
     below, above = np.where(m > 0.0, near, far), np.where(m > 0.0, far, near)

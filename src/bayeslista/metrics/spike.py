@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bayeslista._validation import check_range
 from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration
 from bayeslista.distributions import SpikeSlab
 from bayeslista.metrics._forecasts import read_codes, read_forecast
@@ -42,6 +43,7 @@ def fit_spike_head(mean: ArrayLike, std: ArrayLike, B: ArrayLike) -> Calibration
     """
     score = _score(mean, std)
     codes = np.broadcast_to(read_codes(read_forecast((mean, std)), B), score.shape)
+    check_range("B", codes)
     return fit_calibration(score, 1.0, 0.0, codes)
 
 
@@ -67,6 +69,8 @@ def with_spike(mean: ArrayLike, std: ArrayLike, head: Calibration) -> SpikeSlab:
     >>> with_spike(2.5, 1.0, head).slab_mean
     array(2.5)
     """
+    if not isinstance(head, Calibration):
+        raise TypeError(f"head must be what fit_spike_head returns, got {type(head).__name__}.")
     prob_active, _, _ = calibrated_spike_slab(head, _score(mean, std), 1.0, 0.0)
     return SpikeSlab(prob_active, mean, np.square(np.asarray(std, np.float64)))
 
@@ -75,6 +79,7 @@ def _score(mean: ArrayLike, std: ArrayLike) -> NDArray[np.float64]:
     """Mean over standard deviation, bounded."""
     read_forecast((mean, std))
     m, s = np.broadcast_arrays(np.asarray(mean, np.float64), np.asarray(std, np.float64))
+    check_range("std", s)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         score = np.where(m == 0.0, 0.0, m / s)
     return np.clip(score, -_FARTHEST, _FARTHEST)
