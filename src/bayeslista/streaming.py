@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from bayeslista.estimators import SpikeSlabNet, load
 from bayeslista.estimators._base import BaseSparseCoder
+from bayeslista.estimators._checkpoints import different
 from bayeslista.estimators._parameters import check_boolean, check_integer
 from bayeslista.estimators._validation import naming
 
@@ -304,19 +305,9 @@ def _read(path: Path, model: Any, asked: _Position) -> tuple[Any, _Position]:
     position = _Position(**told)
     ours, theirs = model.get_params(deep=False), found.get_params(deep=False)
     ours["batch_size"], theirs["batch_size"] = asked.batch_size, position.batch_size
-    other = [name for name in ours if name != "verbose" and not _same(ours[name], theirs[name])]
+    ours["verbose"] = theirs["verbose"] = 0  # whoever watches
+    other = different(ours, theirs)
     if other:
-        listed = ", ".join(f"{name} ({_short(theirs[name])} there, {_short(ours[name])} here)" for name in other)
-        raise ValueError(f"{path} is of other parameters: {listed}. Pass the same, or: {remedy}")
+        raise ValueError(f"{path} is of other parameters: {', '.join(other)}. Pass the same, or: {remedy}")
     vars(found).update(model.get_params(deep=False))
     return found, position
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.random.RandomState) and isinstance(other, np.random.RandomState):
-        return all(np.array_equal(*parts) for parts in zip(one.get_state(), other.get_state(), strict=True))
-    return np.array_equal(np.asarray(one), np.asarray(other))
-
-
-def _short(value: Any) -> str:
-    return f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)

@@ -42,6 +42,10 @@ def fit(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Any other parameter of the estimator; can be repeated."),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="lista, bayes-lista, spike-slab-net: file to keep what is learned in, and to go on from."),
+    ] = None,
     seed: Seed = 0,
     test_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Fraction of the pairs to hold out and to score the model on.")
@@ -54,6 +58,10 @@ def fit(
         bayeslista fit observations.npy codes.npy --model m.safetensors
         bayeslista fit y.csv b.csv --design-matrix x.csv --mode fast --test-fraction 0.2 --model m.safetensors
         bayeslista fit y.csv b.csv --estimator lista --layers 8 --param learning_rate=0.1 --model m.safetensors
+
+    A fit that was stopped goes on from its checkpoint when the same command is given again:
+
+        bayeslista fit y.npy b.npy --estimator bayes-lista --checkpoint c.safetensors --model m.safetensors
 
     With a design matrix, spike-slab-net learns from observations alone:
 
@@ -73,6 +81,7 @@ def fit(
     if codes is None:
         _check_codes_are_not_needed(name, design_matrix, test_fraction)
     check_place(model)
+    kept = {} if checkpoint is None else {"checkpoint": _checked_checkpoint(checkpoint, name)}
     if design_matrix is not None:
         made.set_params(design_matrix=read_observations(design_matrix))
     X, y = (read_observations(observations), None) if codes is None else read_pairs(observations, codes)
@@ -80,7 +89,7 @@ def fit(
     if progress:
         say(_STARTED.format(name))
     start = time.perf_counter()
-    made.fit(*training)
+    made.fit(*training, **kept)
     seconds = time.perf_counter() - start
     if "verbose" in made.get_params():
         made.set_params(verbose=0)  # the file is the same whoever watches
@@ -104,6 +113,13 @@ def fit(
     if scores is not None:
         lines += [f"On {n_test} pairs held out:", *score_lines(scores, _LEVEL)]
     tell(result, lines, as_json)
+
+
+def _checked_checkpoint(checkpoint: Path, name: str) -> Path:
+    if name in ("ISTA", "FISTA"):
+        raise typer.BadParameter("is of no use where nothing is learned.", param_hint="--checkpoint")
+    check_place(checkpoint)
+    return checkpoint
 
 
 def _check_codes_are_not_needed(name: str, design_matrix: str | None, test_fraction: float) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bayeslista.calibration import Calibration
 from bayeslista.denoiser import SlabPrior
+from bayeslista.estimators._checkpoints import FitRecord
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Pass, Units
 from bayeslista.estimators._recalibration import IsotonicMap, LogisticMap, Recalibration
@@ -40,6 +41,7 @@ _RECORDS: dict[str, type] = {
         Calibration,
         CodePrior,
         FilteringLearner,
+        FitRecord,
         Gamma,
         Gaussian,
         GaussianBase,
@@ -66,6 +68,11 @@ _RECORDS: dict[str, type] = {
         Weights,
     )
 }
+
+
+def known_records() -> dict[str, type]:
+    """Every record that a file may hold, by its name."""
+    return _RECORDS
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -104,6 +111,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     found: Any = read_record(path, _RECORDS)
     told = found if isinstance(found, dict) else {}
+    if "checkpoint" in told and "state" not in told:
+        raise ValueError(f"{path} is the checkpoint of a fit that has not ended. Call that fit again to go on from it.")
     return _made(Nested(told.get("estimator", ""), told.get("state", {})), path)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
+from bayeslista.estimators._checkpoints import Memory
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import adf
 from bayeslista.inference.adf import Pair
@@ -24,6 +25,12 @@ _PATIENCE = 5
 def _free_slab(weights: Weights, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
     """The spike and slab that the last threshold of the free network makes."""
     return network_slab(propagate(weights, rows, shrinkage), shrinkage[-1])
+
+
+def _is_stale(errors: list[float], tol: float) -> bool:
+    """Whether the last passes have not lowered the error any more."""
+    recent, earlier = errors[-_PATIENCE:], errors[:-_PATIENCE]
+    return tol > 0 and bool(earlier) and min(recent) >= (1 - tol) * min(earlier)
 
 
 def _printed_prior_diverges(Y: Numbers, active: Numbers, n_layers: int, n_components: int) -> bool:
@@ -85,20 +92,27 @@ class FilteringLearner:
             learn_noise,
         )
 
-    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Passes:
+    def learn(
+        self,
+        Y: Numbers,
+        B: Numbers,
+        random: np.random.Generator,
+        max_iter: int,
+        tol: float,
+        memory: Memory | None = None,
+    ) -> Passes:
         """Filter the pairs in random order and refine the priors, pass after pass."""
+        memory = memory or Memory()
         pairs = self._pairs(Y, B)
-        errors: list[float] = []
-        for _ in range(max_iter):
+        self.belief = memory.recall(self.belief, random)
+        while len(memory.rows) < max_iter and not _is_stale([row.nmse for row in memory.rows], tol):
             order = random.permutation(len(B))
             belief, info = self._filter(Pair(pairs.observation[order], pairs.code[order]))
             belief, refinement = adf.refine_priors(belief)
             self.belief = jax.tree.map(np.asarray, belief)
             row = self._row(jax.tree.map(jnp.add, info, refinement), len(B))
-            stop = yield row
-            errors.append(row.nmse)
-            recent, earlier = errors[-_PATIENCE:], errors[:-_PATIENCE]
-            if stop or (tol > 0 and earlier and min(recent) >= (1 - tol) * min(earlier)):
+            memory.after(row, self.belief, random)
+            if (yield row):
                 return
 
     def filter_once(self, Y: Numbers, B: Numbers) -> Pass:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 import numpy as np
 
+from bayeslista.estimators._checkpoints import Memory
 from bayeslista.moments import slab_moments, soft_threshold_moments
 from bayeslista.network import Gaussian
 
@@ -59,8 +60,16 @@ class Learner(Protocol):
 
     units: Units
 
-    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Passes:
-        """Make passes over the pairs, and tell of each."""
+    def learn(
+        self,
+        Y: Numbers,
+        B: Numbers,
+        random: np.random.Generator,
+        max_iter: int,
+        tol: float,
+        memory: Memory | None = None,
+    ) -> Passes:
+        """Make passes over the pairs, those that are not in memory, and tell of each."""
 
     def filter_once(self, Y: Numbers, B: Numbers) -> Pass:
         """Take a stream of pairs in, each once."""

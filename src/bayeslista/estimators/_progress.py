@@ -89,7 +89,7 @@ class Watch:
 
 @contextmanager
 def watched(
-    estimator: Any, pairs: tuple[Any, ...], n_tasks: int, *, n_more: int = 0, verbose: int = 0
+    estimator: Any, pairs: tuple[Any, ...], n_tasks: int, *, n_more: int = 0, n_done: int = 0, verbose: int = 0
 ) -> Iterator[Watch]:
     """Let a progress bar and callbacks watch a fit, which `with_callbacks` has to decorate.
 
@@ -103,6 +103,8 @@ def watched(
         How many tasks there are at most that move the progress bar.
     n_more : int, default=0
         And how many that do not.
+    n_done : int, default=0
+        How many tasks another fit has done before it was stopped.
     verbose : int, default=0
         Whether to show a progress bar.
 
@@ -120,13 +122,13 @@ def watched(
     ...     watch.end_pass(0.5)
     False
     """
-    with progress_bar(n_tasks, type(estimator).__name__, verbose) as bar:
+    with progress_bar(n_tasks, type(estimator).__name__, verbose, n_done) as bar:
         watch = Watch(estimator, pairs, n_tasks + n_more, bar)
         yield watch
         watch.finish()
 
 
-def progress_bar(total: int, description: str, verbose: int) -> tqdm:
+def progress_bar(total: int, description: str, verbose: int, initial: int = 0) -> tqdm:
     """Make a progress bar on the standard error, silent unless `verbose` is at least 1.
 
     Call ``advance(bar, nmse)`` after every pass.
@@ -139,6 +141,8 @@ def progress_bar(total: int, description: str, verbose: int) -> tqdm:
         What is being trained.
     verbose : int
         Whether to show it.
+    initial : int, default=0
+        How many passes were made before.
 
     Returns
     -------
@@ -152,7 +156,7 @@ def progress_bar(total: int, description: str, verbose: int) -> tqdm:
     ...     for error in (0.9, 0.8, 0.7):
     ...         advance(bar, error)
     """
-    return tqdm(total=total, desc=description, unit="pass", disable=verbose < 1, file=sys.stderr)
+    return tqdm(total=total, initial=initial, desc=description, unit="pass", disable=verbose < 1, file=sys.stderr)
 
 
 def advance(bar: tqdm, nmse: float) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from bayeslista.anchored_network import AnchoredWeights, LayerMatrices, layer_matrices, propagate_layers
 from bayeslista.calibration import Calibration, fit_calibration, output_gain, quick_spike_slab
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
+from bayeslista.estimators._checkpoints import Memory
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import streaming, variational
 from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage
@@ -97,7 +98,15 @@ class VariationalLearner:
         start_shrinkage = None if shrinkage is None else shrinkage / units.code
         return cls(units, design_matrix, n_layers, start_shrinkage, validation_fraction)
 
-    def learn(self, Y: Numbers, B: Numbers, random: np.random.Generator, max_iter: int, tol: float) -> Passes:
+    def learn(
+        self,
+        Y: Numbers,
+        B: Numbers,
+        random: np.random.Generator,
+        max_iter: int,
+        tol: float,
+        memory: Memory | None = None,
+    ) -> Passes:
         """Ascend in mini-batches, keep the pass that held-out pairs like best, and calibrate on them.
 
         Where those are few, several networks ascend side by side, each with others held out, and all are judged and
@@ -112,7 +121,7 @@ class VariationalLearner:
         # Of one shape for all networks, so that they are compiled once.
         most = len(B) if n_folds > 1 else len(chosen[0])
         ascents = [self._ascent(Y, B, most, *rows) for rows in zip(chosen, held_out, strict=True)]
-        best_pass = yield from _ascend_together(ascents, random, max_iter, tol)
+        best_pass = yield from _ascend_together(ascents, random, max_iter, tol, memory or Memory())
         if n_folds > 1 and not _improved(ascents, Y, B, held_out):
             best_pass = 0
             for ascent in ascents:
@@ -299,22 +308,31 @@ def _copied(parameters: variational.Parameters) -> variational.Parameters:
 
 
 def _ascend_together(
-    ascents: Sequence[_Ascent], random: np.random.Generator, max_iter: int, tol: float
+    ascents: Sequence[_Ascent], random: np.random.Generator, max_iter: int, tol: float, memory: Memory
 ) -> Generator[Pass, bool | None, int]:
     """Ascend side by side, keep the parameters of the pass that is best for all together, and return its number."""
-    errors = [sum(ascent.error for ascent in ascents)]
-    best = list(errors)
-    for n_pass in range(max_iter):
+    errors = np.full(max_iter + 1, np.inf)  # before any pass, and after each
+    errors[0] = sum(ascent.error for ascent in ascents)
+    errors, networks = memory.recall((errors, [(ascent.state, ascent.kept) for ascent in ascents]), random)
+    for ascent, network in zip(ascents, networks, strict=True):
+        ascent.state, ascent.kept = network
+    while (n_pass := len(memory.rows)) < max_iter and not _is_stale(errors[: n_pass + 1], tol):
         passes = [ascent.advance(n_pass, random, max_iter) for ascent in ascents]
-        errors.append(sum(ascent.error for ascent in ascents))
-        if errors[-1] < best[-1]:
+        errors[n_pass + 1] = sum(ascent.error for ascent in ascents)
+        if errors[n_pass + 1] < errors[: n_pass + 1].min():
             for ascent in ascents:
                 ascent.keep()
-        best.append(min(best[-1], errors[-1]))
-        stop = yield _mean_pass(passes)
-        if stop or (tol > 0 and len(best) > _PATIENCE and best[-1] >= (1 - tol) * best[-1 - _PATIENCE]):
+        row = _mean_pass(passes)
+        memory.after(row, (errors.copy(), [(ascent.state, ascent.kept) for ascent in ascents]), random)
+        if (yield row):
             break
     return int(np.argmin(errors))
+
+
+def _is_stale(errors: Numbers, tol: float) -> bool:
+    """Whether the last passes have not lowered the error any more."""
+    best = np.minimum.accumulate(errors)
+    return tol > 0 and len(best) > _PATIENCE and bool(best[-1] >= (1 - tol) * best[-1 - _PATIENCE])
 
 
 def _mean_pass(passes: Sequence[Pass]) -> Pass:

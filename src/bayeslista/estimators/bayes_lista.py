@@ -1,5 +1,6 @@
 """BayesLISTA as an estimator."""
 
+import os
 import warnings
 from copy import copy
 from typing import Self
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import NumericalWarning
+from bayeslista.estimators._checkpoints import Checkpoint
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Learner, Pass
@@ -21,7 +23,6 @@ from bayeslista.estimators._parameters import (
     check_verbose,
 )
 from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
-from bayeslista.estimators._validation import random_seed
 from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.network import EvidenceForm
 
@@ -242,7 +243,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         )
 
     @with_callbacks
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Learn the belief about the weights from pairs of observations and codes.
 
         Parameters
@@ -251,6 +252,10 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             Observations, one a row.
         y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
+        checkpoint : str or path-like, default=None
+            A file in which to keep what is learned from time to time, and in the end. The same call goes on from it,
+            and ends with the same bits as if it had never been stopped; after the end it returns at once. Remove the
+            file to start anew.
 
         Returns
         -------
@@ -259,19 +264,23 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         """
         self._check_parameters()
         observations, codes = self._validate_pairs(X, y)
-        random = np.random.default_rng(random_seed(self.random_state))
-        with (
-            watched(self, (observations, codes), self.max_iter, n_more=1, verbose=self.verbose) as watch,
-            self._precision(),
-        ):
+        memory = Checkpoint(checkpoint, self, (observations, codes))
+        if memory.finished:
+            return memory.restored()
+        random = np.random.default_rng(memory.seed)
+        watching = {"n_more": 1, "n_done": len(memory.rows), "verbose": self.verbose}
+        with memory, watched(self, (observations, codes), self.max_iter, **watching) as watch, self._precision():
             learner = self._new_learner(observations, codes)
             pairs = observations / learner.units.observation, codes / learner.units.code
-            passes = list(watch.over(learner.learn(*pairs, random, self.max_iter, self.tol)))
+            for _ in watch.over(learner.learn(*pairs, random, self.max_iter, self.tol, memory)):
+                pass
+            passes = memory.rows
             self._learner = learner
             self.uncalibrate()
             self._stream: Pass | None = None
             self._first_pairs: tuple[np.ndarray, np.ndarray] | None = None
             self._finish(passes, passes, stacklevel=4)
+            memory.finish()
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:

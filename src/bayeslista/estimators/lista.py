@@ -1,6 +1,7 @@
 """LISTA as an estimator."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
+from bayeslista.estimators._checkpoints import Checkpoint
 from bayeslista.estimators._parameters import (
     check_boolean,
     check_choice,
@@ -20,9 +22,8 @@ from bayeslista.estimators._parameters import (
     check_verbose,
 )
 from bayeslista.estimators._progress import CallbackSupportMixin, Watch, watched, with_callbacks
-from bayeslista.estimators._validation import random_seed
 from bayeslista.inference import gradient_descent
-from bayeslista.inference.gradient_descent import Info, Pairs, Rates, Weights
+from bayeslista.inference.gradient_descent import Info, Pairs, Rates, State, Weights
 from bayeslista.proximal import ista_weights
 
 _OPTIMIZERS = ("adam", "sgd")
@@ -231,7 +232,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         )
 
     @with_callbacks
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Train the network on pairs of observations and codes.
 
         Parameters
@@ -240,6 +241,10 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
             Observations, one a row.
         y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
             Their codes, one a row.
+        checkpoint : str or path-like, default=None
+            A file in which to keep what is learned from time to time, and in the end. The same call goes on from it,
+            and ends with the same bits as if it had never been stopped; after the end it returns at once. Remove the
+            file to start anew.
 
         Returns
         -------
@@ -249,6 +254,9 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         self._check_parameters()
         observations, codes = self._validate_pairs(X, y)
         design_matrix = self._resolve_design_matrix(observations, codes)
+        memory = Checkpoint(checkpoint, self, (observations, codes))
+        if memory.finished:
+            return memory.restored()
         standardised = self.optimizer == "adam"
         observation_scale, code_scale = (
             (root_mean_square(observations), root_mean_square(codes)) if standardised else (1.0, 1.0)
@@ -264,10 +272,12 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
                 "shrinkage_": np.asarray(best.shrinkage) * code_scale,
             }
 
-        with watched(self, (observations, codes), self.max_iter, verbose=self.verbose) as watch, self._precision():
-            best, step_inverse = self._train(pairs, design_matrix / gain, code_scale, watch, learned)
+        watching = {"n_done": len(memory.rows), "verbose": self.verbose}
+        with memory, watched(self, (observations, codes), self.max_iter, **watching) as watch, self._precision():
+            best, step_inverse = self._train(pairs, design_matrix / gain, code_scale, watch, learned, memory)
             self.__dict__.update(learned(best))
             self.step_inverse_ = step_inverse * gain**2
+            memory.finish()
         return self
 
     def _train(
@@ -277,9 +287,10 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         code_scale: float,
         watch: Watch,
         learned: Callable[[Weights], dict[str, np.ndarray]],
+        memory: Checkpoint,
     ) -> tuple[Weights, float]:
         """Train on pairs in the units of the descent; return the best weights and the step of the start."""
-        random = np.random.default_rng(random_seed(self.random_state))
+        random = np.random.default_rng(memory.seed)
         order = random.permutation(len(pairs.codes))
         n_held_out = int(self.validation_fraction * len(order))
         training = Pairs(*(values[order[n_held_out:]] for values in pairs))
@@ -301,19 +312,24 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
             optimizer=self.optimizer,
         )
         rates = self._rates(design_matrix.shape, math.sqrt(start.step_inverse))
-        infos: list[Info] = []
-        for _ in range(self.max_iter):
+        state = memory.recall(state, random)
+        while len(memory.rows) < self.max_iter and not self._is_stale(state):
             watch.begin()
             batches = gradient_descent.make_batches(random.permutation(len(training.codes)), self.batch_size)
             state, info = gradient_descent.step(
                 state, training, monitored, batches, rates, self.tol, anchor, optimizer=self.optimizer
             )
-            infos.append(info)
-            stop = watch.end_pass(float(info.nmse), partial(_so_far, learned, state.best, anchor))
-            if stop or (self.tol > 0 and int(state.n_stale) >= self.n_iter_no_change):
+            memory.after([float(value) for value in info], state, random)
+            if watch.end_pass(float(info.nmse), partial(_so_far, learned, state.best, anchor)):
                 break
-        self._report(infos, float(state.best_error), code_scale, n_held_out, len(batches.rows))
+        infos = [Info(*row) for row in memory.rows]
+        n_batches = -(-len(training.codes) // min(self.batch_size, len(training.codes)))
+        self._report(infos, float(state.best_error), code_scale, n_held_out, n_batches)
         return gradient_descent.unanchored(state.best, anchor), start.step_inverse
+
+    def _is_stale(self, state: State) -> bool:
+        """Whether the last passes have not lowered the error any more."""
+        return self.tol > 0 and int(state.n_stale) >= self.n_iter_no_change
 
     def _rates(self, shape: tuple[int, ...], norm: float) -> Rates:
         """Learning rates in the units of the descent, for a design matrix of this shape and spectral norm."""

@@ -1,5 +1,6 @@
 """SpikeSlabNet as an estimator."""
 
+import os
 import warnings
 from copy import copy
 from typing import Any, Self
@@ -13,12 +14,13 @@ from sklearn.utils import Tags
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import NumericalWarning
 from bayeslista.estimators._blocks import root_mean_square
+from bayeslista.estimators._checkpoints import Checkpoint
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._learners import Units
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
 from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
 from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
-from bayeslista.estimators._validation import check_matrix, random_seed
+from bayeslista.estimators._validation import check_matrix
 
 _MODES = ("accurate", "fast")
 _GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
@@ -147,7 +149,9 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         self.verbose = verbose
 
     @with_callbacks
-    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike | None = None, *, checkpoint: str | os.PathLike[str] | None = None
+    ) -> Self:
         """Learn the model from pairs of observations and codes, or from observations alone, and calibrate the layers.
 
         Parameters
@@ -156,6 +160,10 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
             Observations, one a row.
         y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,), default=None
             Their codes, one a row. None, which takes a design matrix, learns sparsity, slab and noise by EM.
+        checkpoint : str or path-like, default=None
+            A file in which to keep the model as soon as it is learned, and all in the end. The same call goes on from
+            it, and ends with the same bits as if it had never been stopped; after the end it returns at once. Remove
+            the file to start anew.
 
         Returns
         -------
@@ -163,7 +171,6 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
             The fitted estimator.
         """
         self._check_parameters()
-        random = np.random.default_rng(random_seed(self.random_state))
         if y is None and self.design_matrix is None:
             raise ValueError(
                 "SpikeSlabNet requires y to be passed, but the target y is None; pass codes, or give design_matrix to "
@@ -172,14 +179,20 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         alone = y is None
         pairs = (self._validate_alone(X),) if alone else self._validate_pairs(X, y)
         observations, codes = pairs if len(pairs) == 2 else (*pairs, np.zeros((0, self.n_components_)))
-        with watched(self, pairs, 2) as watch, self._precision():
+        memory = Checkpoint(checkpoint, self, pairs)
+        if memory.finished:
+            return memory.restored()
+        random = np.random.default_rng(memory.seed)
+        with memory, watched(self, pairs, 2) as watch, self._precision():
             watch.begin("model")
-            learner = self._new_learner(root_mean_square(observations), codes)
-            if alone:
-                learner.learn_from_observations(observations / learner.units.observation, random)
-            else:
-                learner.take_in(observations / learner.units.observation, codes / learner.units.code)
-                learner.learn_from_pairs()
+            learner = memory.recall(self._new_learner(root_mean_square(observations), codes), random)
+            if not memory.rows:
+                if alone:
+                    learner.learn_from_observations(observations / learner.units.observation, random)
+                else:
+                    learner.take_in(observations / learner.units.observation, codes / learner.units.code)
+                    learner.learn_from_pairs()
+                memory.after("model", learner, random)
             watch.end()
             watch.begin("layers")
             learner.calibrate(self.calibration_steps, random)
@@ -187,6 +200,7 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
             self._learner = learner
             self.uncalibrate()
             self._finish(stacklevel=4)
+            memory.finish()
         return self
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
