@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -44,8 +44,13 @@ def finishing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with unfinished.open("r+b") as stream:
             os.fsync(stream.fileno())
         os.replace(unfinished, target)
+    except OSError as error:
+        if error.filename == str(unfinished):
+            error.filename = str(target)  # by which a user knows it
+        raise
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -74,4 +79,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     ['note']
     """
     with finishing(path) as unfinished, unfinished.open("xb") as stream:
-        stream.write(content)
+        try:
+            stream.write(content)
+            stream.flush()
+        except OSError as error:
+            error.filename = str(unfinished)  # writing, unlike opening, does not tell
+            raise

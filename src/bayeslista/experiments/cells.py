@@ -170,7 +170,8 @@ def store(cell: Cell, folder: Path, outcome: Outcome) -> None:
     ...     load(cell, Path(folder)).rows
     [{'method': 'ISTA', 'x': 4, 'nmse': 0.5}]
     """
-    text = json.dumps(_identity(cell) | outcome._asdict(), indent=1, allow_nan=False)
+    kept = _identity(cell) | outcome._asdict()
+    text = json.dumps(kept | {"digest": _digest(kept)}, indent=1, allow_nan=False)
     write_atomically(_path(cell, folder), text.encode())
 
 
@@ -198,6 +199,9 @@ def load(cell: Cell, folder: Path) -> Outcome | None:
     """
     try:
         kept = json.loads(_path(cell, folder).read_text(encoding="utf-8"))
+        digest = kept.pop("digest", None)
+        if digest is not None and digest != _digest(kept):  # the first files had none
+            return None
         outcome = Outcome(**{name: kept.pop(name) for name in Outcome._fields})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -206,6 +210,10 @@ def load(cell: Cell, folder: Path) -> Outcome | None:
 
 def _identity(cell: Cell) -> dict[str, Any]:
     return {"cache_version": CACHE_VERSION, "cell": cell.describe()}
+
+
+def _digest(kept: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def _path(cell: Cell, folder: Path) -> Path:
