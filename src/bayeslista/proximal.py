@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from bayeslista._precision import common_dtype, follows_input_precision
+from bayeslista._precision import common_dtype, follows_input_precision, precision
 
 __all__ = [
     "ProximalWeights",
@@ -298,7 +298,7 @@ def _in_input_precision(
     """Run a compiled kernel on NumPy arrays in their common precision."""
     arrays = (weights.encoder, weights.recurrent, Y)
     dtype = common_dtype(*arrays)
-    with jax.enable_x64(dtype == np.float64):
+    with precision(dtype):
         return np.asarray(
             kernel(*(np.asarray(array, dtype) for array in arrays), np.asarray(shrinkage, dtype), *options)
         )

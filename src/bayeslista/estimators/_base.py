@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any, Self
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
@@ -26,7 +25,7 @@ from sklearn.base import (
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from bayeslista._precision import common_dtype
+from bayeslista._precision import common_dtype, precision
 from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, fill, stack_sparse
 from bayeslista.estimators._checkpoints import OF_SCIKIT_LEARN
 from bayeslista.estimators._parameters import check_boolean, check_choice, check_integer, check_real
@@ -318,7 +317,7 @@ class BaseSparseCoder(
 
     def _precision(self) -> AbstractContextManager[Any]:
         """Context in which JAX computes in the floating type of the fit."""
-        return jax.enable_x64(self.dtype_ == np.float64)
+        return precision(self.dtype_)
 
     def _resolve_dtype(self, observed: np.dtype, codes: np.ndarray) -> np.dtype:
         """Return float32 for float32 observations and codes that are float32 or integers; else float64."""
