@@ -6,7 +6,7 @@ PRESET ?= quick
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit bench reproduce docs release-check clean
+.PHONY: help demo test lint types unit bench reproduce audit docs release-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -66,6 +66,10 @@ bench: $(VENV)-bench/.ready  ## speed beside the machine's floor and beside peer
 
 reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
 	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
+
+audit: $(READY)  ## known vulnerabilities of what is pinned, by pip-audit if that is installed; it asks a service
+	@if [ -x $(BIN)/pip-audit ]; then $(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip; \
+	else echo "pip-audit is not installed: $(BIN)/pip install pip-audit"; fi
 
 docs: $(VENV)/.ready-docs  ## the documentation, in docs/_build/html: its examples run, its links checked
 	$(CACHE) $(BIN)/python docs/build.py
