@@ -310,6 +310,27 @@ class TestFoldersThatCannotBeWrittenTo:
         assert sorted(path.name for path in place.parents[1].iterdir()) == ["file", "pairs.npz"]
 
 
+def test_a_command_that_is_given_again_returns_what_it_has_found(tmp_path):
+    np.savez(tmp_path / "pairs.npz", X=PAIRS[0], y=PAIRS[1])
+    pairs = [f"{tmp_path / 'pairs.npz'}:{name}" for name in "Xy"]
+    files = ["--model", str(tmp_path / "model"), "--checkpoint", str(tmp_path / "kept")]
+    command = ["fit", *pairs, "--estimator", "lista", "--layers", "2", "--max-iter", "2", *files]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    written = {name: (tmp_path / name).read_bytes() for name in ("model", "kept")}
+    (tmp_path / "model").unlink()
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert {name: (tmp_path / name).read_bytes() for name in written} == written
+
+
+def test_a_checkpoint_of_what_learns_nothing_is_refused(tmp_path):
+    np.savez(tmp_path / "pairs.npz", X=PAIRS[0], y=PAIRS[1])
+    pairs = [f"{tmp_path / 'pairs.npz'}:{name}" for name in "Xy"]
+    files = ["--model", str(tmp_path / "model"), "--checkpoint", str(tmp_path / "kept")]
+    done = CliRunner().invoke(app, ["fit", *pairs, "--estimator", "ista", *files])
+    assert done.exit_code == 2
+    assert "nothing is learned" in done.stderr
+
+
 class TestDamagedFiles:
     def test_a_damaged_checkpoint_is_refused_by_its_name_or_is_what_it_was(self, server, tmp_path):
         server.do(tmp_path, "lista")
