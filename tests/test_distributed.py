@@ -1,0 +1,176 @@
+"""Blocks of rows on Dask give what one process gives."""
+
+import pickle
+from collections.abc import Iterator
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, LocalCluster
+from sklearn.exceptions import NotFittedError
+
+from bayeslista import ISTA, SpikeSlab, SpikeSlabNet
+from bayeslista.datasets import make_sparse_codes
+from bayeslista.distributed import predict, predict_dist, predict_to_zarr
+
+N_OBSERVED, N_COMPONENTS, N_TEST = 6, 8, 2500
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_sparse_codes(
+        n_train=203, n_test=N_TEST, n_observed=N_OBSERVED, n_components=N_COMPONENTS, random_state=0
+    )
+
+
+@pytest.fixture(scope="module")
+def coder(data):
+    return ISTA(3, design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    net = SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0)
+    return net.fit(data.Y_train, data.B_train)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two processes on this machine, with nothing open to others."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+class TestPrediction:
+    def test_blocks_are_lazy_and_know_what_they_will_be(self, data, model):
+        observations = da.map_blocks(
+            pytest.fail, dtype="float64", chunks=((100, 50), (N_OBSERVED,)), meta=np.zeros((0, 0))
+        )
+        for part in predict(model, observations, return_std=True, prob_active=True):
+            assert part.chunks == ((100, 50), (N_COMPONENTS,))
+            assert part.dtype == part._meta.dtype == np.float64
+
+    def test_arrays_give_the_bits_of_the_model(self, data, model):
+        mean, std, prob_active = dask.compute(*predict(model, data.Y_test, True, True, batch_size=1))
+        np.testing.assert_array_equal([mean, std], model.predict(data.Y_test, return_std=True))
+        np.testing.assert_array_equal(prob_active, model.predict_dist(data.Y_test).prob_active)
+
+    def test_blocks_of_any_sizes_and_columns_give_the_same_numbers(self, data, model):
+        blocks = da.from_array(data.Y_test, chunks=((1, 2000, 499), (4, 2)))
+        np.testing.assert_allclose(predict(model, blocks).compute(), model.predict(data.Y_test), rtol=1e-10, atol=1e-12)
+
+    def test_blocks_of_unknown_sizes_are_predicted(self, data, coder):
+        blocks = da.from_array(data.Y_test, chunks=(500, N_OBSERVED))
+        positive = blocks[blocks[:, 0] > 0]
+        expected = coder.predict(data.Y_test[data.Y_test[:, 0] > 0])
+        np.testing.assert_allclose(predict(coder, positive).compute(), expected, rtol=1e-12)
+        np.testing.assert_allclose(predict(coder, positive, batch_size=1024).compute(), expected, rtol=1e-12)
+        assert np.isnan(positive.shape[0])  # what was passed is as it was
+
+    def test_distributions_are_those_of_the_model(self, data, model):
+        blocks = predict_dist(model, data.Y_test)
+        dist = SpikeSlab(*dask.compute(*blocks))
+        np.testing.assert_array_equal(dist.slab_var, model.predict_dist(data.Y_test).slab_var)
+
+    def test_single_coefficients_stay_one_dimensional(self, data):
+        single = ISTA(3).fit(data.Y_train.astype(np.float32), data.B_train[:, 0].astype(np.float32))
+        blocks = predict(single, data.Y_test.astype(np.float32))
+        assert (blocks.shape, blocks.dtype) == ((N_TEST,), np.float32)
+        np.testing.assert_array_equal(blocks.compute(), single.predict(data.Y_test))
+
+    def test_a_model_is_once_in_the_graph(self, data, coder):
+        sizes = [len(pickle.dumps(dict(predict(coder, da.zeros((n, N_OBSERVED), chunks=1)).dask))) for n in (1, 40)]
+        assert sizes[1] < sizes[0] + 39 * len(pickle.dumps(coder))
+
+    def test_a_file_travels_by_name(self, data, coder, tmp_path):
+        np.save(tmp_path / "X.npy", data.Y_test)
+        mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+        for rows in (mapped, mapped[7:]):
+            blocks = predict(coder, rows)
+            assert len(pickle.dumps(dict(blocks.dask))) < data.Y_test.nbytes / 4
+            np.testing.assert_array_equal(blocks.compute(), coder.predict(rows))
+        for rows in (mapped[::2], np.load(tmp_path / "X.npy", mmap_mode="c")):
+            np.testing.assert_array_equal(predict(coder, rows).compute(), coder.predict(rows))
+
+    def test_a_bad_block_is_told_by_its_place(self, data, coder):
+        observations = data.Y_test.copy()
+        observations[2049, 3] = np.inf
+        blocks = predict(coder, observations, batch_size=1024)
+        with pytest.raises(ValueError, match=r"Block 1 of X: Input X contains infinity, first in row 1025, column 3"):
+            blocks.compute()
+
+    @pytest.mark.parametrize(
+        ("X", "options", "message"),
+        [
+            ([[1.0]], {}, "X is a list; pass a dask array"),
+            (np.zeros((5, 3)), {}, r"X has shape \(5, 3\), expected \(n_samples, 6\) as in fit"),
+            (np.zeros(6), {}, r"X has shape \(6,\)"),
+            (np.zeros((0, 6)), {}, "X has no rows"),
+            (np.zeros((5, 6)), {"batch_size": 0}, "batch_size must be"),
+            (np.zeros((5, 6)), {"return_std": 1}, "return_std must be"),
+            (np.zeros((5, 6)), {"prob_active": True}, "ISTA predicts codes without distributions"),
+        ],
+    )
+    def test_what_cannot_be_predicted_is_refused_at_once(self, coder, X, options, message):
+        with pytest.raises(ValueError, match=message):
+            predict(coder, X, **options)
+
+    def test_models_that_are_none_or_not_fitted_are_refused(self, data):
+        with pytest.raises(ValueError, match="The model is a str"):
+            predict("model", data.Y_test)
+        with pytest.raises(NotFittedError):
+            predict(ISTA(), data.Y_test)
+
+
+class TestFiles:
+    def test_zarr_to_zarr_on_workers(self, data, coder, tmp_path, client):
+        source = zarr.create_array(tmp_path / "X.zarr", data=data.Y_test, chunks=(700, N_OBSERVED))
+        with client.as_current():
+            group = predict_to_zarr(
+                coder, source, tmp_path / "codes.zarr", return_std=False, prob_active=False, batch_size=1
+            )
+        # Other processes compile for themselves: the last digits are theirs.
+        np.testing.assert_allclose(group["mean"][:], coder.predict(data.Y_test), rtol=1e-10, atol=1e-13)
+
+    def test_all_that_is_predicted_is_written(self, data, model, tmp_path):
+        group = predict_to_zarr(model, data.Y_test, tmp_path / "codes.zarr", batch_size=1)
+        mean, std = model.predict(data.Y_test, return_std=True)
+        np.testing.assert_array_equal(group["mean"][:], mean)
+        np.testing.assert_array_equal(group["std"][:], std)
+        np.testing.assert_array_equal(group["prob_active"][:], model.predict_dist(data.Y_test).prob_active)
+
+    def test_blocks_of_any_sizes_are_written(self, data, coder, tmp_path):
+        blocks = da.from_array(data.Y_test, chunks=((1, 2000, 499), N_OBSERVED))
+        group = predict_to_zarr(
+            coder, blocks[blocks[:, 0] < 9], tmp_path / "codes", return_std=False, prob_active=False
+        )
+        np.testing.assert_array_equal(group["mean"][:], coder.predict(data.Y_test[data.Y_test[:, 0] < 9]))
+        assert list(group) == ["mean"]
+
+    def test_what_is_there_is_replaced_only_if_asked(self, data, coder, tmp_path):
+        plain = {"return_std": False, "prob_active": False}
+        predict_to_zarr(coder, data.Y_test[:1], tmp_path / "codes", **plain)
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            predict_to_zarr(coder, data.Y_test, tmp_path / "codes", **plain)
+        group = predict_to_zarr(coder, data.Y_test, tmp_path / "codes", overwrite=True, **plain)
+        assert group["mean"].shape == (N_TEST, N_COMPONENTS)
+        assert [path.name for path in tmp_path.iterdir()] == ["codes"]
+
+    def test_nothing_is_left_of_a_failure(self, data, coder, tmp_path):
+        observations = data.Y_test.copy()
+        observations[-1] = np.nan
+        with pytest.raises(ValueError, match="contains NaN"):
+            predict_to_zarr(coder, observations, tmp_path / "codes", return_std=False, prob_active=False)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("module", "name"), [("dask.array", "Dask"), ("zarr", "zarr")])
+def test_what_is_not_installed_is_named(module, name, data, coder, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(ImportError, match=f"needs {name}; pip install"):
+        predict_to_zarr(coder, data.Y_test, tmp_path / "codes", return_std=False, prob_active=False)
