@@ -1,6 +1,9 @@
 """Blocks of rows on Dask give what one process gives."""
 
+import os
 import pickle
+import signal
+import sys
 from collections.abc import Iterator
 
 import dask
@@ -9,11 +12,14 @@ import numpy as np
 import pytest
 import zarr
 from distributed import Client, LocalCluster
+from joblib import parallel_config
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 
-from bayeslista import ISTA, SpikeSlab, SpikeSlabNet
+from bayeslista import ISTA, LISTA, BayesLISTA, SpikeSlab, SpikeSlabNet, load
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.distributed import predict, predict_dist, predict_to_zarr
+from bayeslista.distributed import _rounds, fit, predict, predict_dist, predict_to_zarr
 
 N_OBSERVED, N_COMPONENTS, N_TEST = 6, 8, 2500
 
@@ -169,8 +175,127 @@ class TestFiles:
         assert list(tmp_path.iterdir()) == []
 
 
+def shards(data, sizes=((50, 0, 3, 150), -1)):
+    return [da.from_array(side, chunks=sizes) for side in (data.Y_train, data.B_train)]
+
+
+NET = SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0)
+NETWORK = BayesLISTA(2, max_iter=4, random_state=0)
+
+
+class TestTraining:
+    @pytest.mark.parametrize("given", [True, False])
+    def test_sums_over_blocks_are_those_over_all_pairs(self, data, given):
+        net = clone(NET).set_params(design_matrix=data.design_matrix if given else None)
+        apart, together = fit(clone(net), *shards(data)), clone(net).fit(data.Y_train, data.B_train)
+        for mine, theirs in zip(apart._learner.folds, together._learner.folds, strict=True):
+            for part, same in zip(mine, theirs, strict=True):
+                np.testing.assert_allclose(part, same, rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(apart._learner.kept[1], together._learner.kept[1])
+        assert apart._learner.n_seen == together._learner.n_seen
+        assert apart._learner.units == together._learner.units
+        np.testing.assert_allclose(apart.predict(data.Y_test), together.predict(data.Y_test), rtol=1e-8, atol=1e-10)
+
+    def test_the_size_of_all_pairs_counts_and_not_that_of_the_first(self, data):
+        X, y = (np.tile(side, (8, 1)) for side in (data.Y_train, data.B_train))
+        X[1200:], y[1200:] = 64 * X[1200:], 64 * y[1200:]
+        apart = fit(clone(NET), X, y, batch_size=1024)
+        together = clone(NET).fit(X, y)
+        assert apart._learner.units == together._learner.units
+        np.testing.assert_allclose(apart.design_matrix_, together.design_matrix_, rtol=1e-10)
+
+    def test_codes_that_are_all_zero_are_learned(self, data):
+        X = data.Y_train[:40]
+        nothing = fit(clone(NET), X, np.zeros((40, 2)))
+        np.testing.assert_array_equal(nothing.design_matrix_, clone(NET).fit(X, np.zeros((40, 2))).design_matrix_)
+
+    def test_rounds_over_shards_learn_what_a_single_process_learns(self, data, tmp_path):
+        network = clone(NETWORK).set_params(design_matrix=data.design_matrix, max_iter=15)
+        apart = fit(clone(network), *shards(data))
+        alone = clone(network).fit(data.Y_train, data.B_train)
+        errors = [np.mean((one.predict(data.Y_test) - data.B_test) ** 2) for one in (apart, alone)]
+        assert errors[0] < 1.02 * errors[1]
+        assert errors[0] < 0.5 * np.mean(data.B_test**2)
+        deviations = [np.mean(one.predict(data.Y_test, return_std=True)[1] ** 2) for one in (apart, alone)]
+        assert 0.9 < deviations[0] / deviations[1] < 1.1
+        assert apart.history_.keys() == alone.history_.keys()
+        apart.save(tmp_path / "model.safetensors")
+        np.testing.assert_array_equal(
+            load(tmp_path / "model.safetensors").predict(data.Y_test), apart.predict(data.Y_test)
+        )
+
+    def test_every_pair_counts_once_however_many_shards_there_are(self, data):
+        # The prior of the weights is weighed against all pairs: their variances tell how many were counted.
+        alone = clone(NETWORK).fit(data.Y_train, data.B_train)
+        for sizes in ((203,), (80, 3, 120)):
+            apart = fit(clone(NETWORK).set_params(tol=0), *shards(data, (sizes, -1)))
+            np.testing.assert_array_equal(apart.history_["n_pairs"], alone.history_["n_pairs"])
+            np.testing.assert_allclose(apart.history_["encoder_var"], alone.history_["encoder_var"], rtol=0.1)
+
+    def test_pairs_beyond_the_sample_are_learned_from(self, data, monkeypatch):
+        monkeypatch.setattr(_rounds, "_SAMPLE", 100)
+        network = fit(clone(NETWORK), *shards(data, ((2, 101, 100), -1)))
+        again = fit(clone(NETWORK), *shards(data, ((2, 101, 100), -1)))
+        assert network.history_["n_pairs"][0] == 203 - 10  # a tenth of the sample, twice: two networks side by side
+        np.testing.assert_array_equal(network.encoder_, again.encoder_)
+
+    def test_a_lost_worker_changes_nothing(self, data, client, monkeypatch):
+        undisturbed = fit(clone(NETWORK), *shards(data), client=client)
+        assert any(client.run(lambda: "bayeslista.distributed._rounds" in sys.modules).values())
+        processes = set(client.run(os.getpid).values())
+        judge, calls = _rounds.variational.judge, []
+
+        def judge_and_strike(*args):
+            calls.append(args)
+            if len(calls) == 3:
+                os.kill(min(processes), signal.SIGKILL)
+            return judge(*args)
+
+        monkeypatch.setattr(_rounds.variational, "judge", judge_and_strike)
+        disturbed = fit(clone(NETWORK), *shards(data), client=client)
+        assert len(calls) > 3
+        assert min(processes) not in client.run(os.getpid).values()
+        np.testing.assert_array_equal(disturbed.predict(data.Y_test), undisturbed.predict(data.Y_test))
+        np.testing.assert_array_equal(disturbed.history_["objective"], undisturbed.history_["objective"])
+
+    def test_progress_is_shown_when_asked(self, data, capsys):
+        fit(clone(NETWORK).set_params(verbose=1), *shards(data))
+        assert "4/4" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("learner", [NET, NETWORK], ids=["SpikeSlabNet", "BayesLISTA"])
+    def test_a_bad_block_is_told_and_leaves_the_model_as_it_was(self, data, learner):
+        X = data.Y_train.copy()
+        X[60, 2] = np.nan
+        model = clone(learner)
+        with pytest.raises(ValueError, match="Block 2 of the pairs: Input X contains NaN, first in row 7, column 2"):
+            fit(model, da.from_array(X, chunks=((50, 3, 150), -1)), data.B_train)
+        assert vars(model).keys() == vars(clone(learner)).keys()
+
+    @pytest.mark.parametrize(
+        ("learner", "shapes", "message"),
+        [
+            (LISTA(), ((5, 3), (5, 2)), "The model is a LISTA; pass a BayesLISTA or a SpikeSlabNet"),
+            (BayesLISTA.published(), ((5, 3), (5, 2)), "inference='adf' takes one pair after the other"),
+            (BayesLISTA(0), ((5, 3), (5, 2)), "n_layers must be"),
+            (BayesLISTA(), ((5, 3), (4, 2)), "X has 5 samples and y has 4"),
+            (BayesLISTA(), ((5, 3), ()), r"y has shape \(\)"),
+            (BayesLISTA(), ((0, 3), (0, 2)), "at least one pair"),
+        ],
+    )
+    def test_what_cannot_be_learned_from_is_refused_at_once(self, learner, shapes, message):
+        with pytest.raises(ValueError, match=message):
+            fit(learner, *map(np.zeros, shapes))
+
+
+def test_cross_validation_runs_on_workers(data, client):
+    coder = ISTA(3, design_matrix=data.design_matrix)
+    with client.as_current(), parallel_config("dask", wait_for_workers_timeout=30):
+        scores = cross_val_score(coder, data.Y_train, data.B_train, cv=2, n_jobs=2)
+    np.testing.assert_allclose(scores, cross_val_score(coder, data.Y_train, data.B_train, cv=2), rtol=1e-10)
+
+
 @pytest.mark.parametrize(("module", "name"), [("dask.array", "Dask"), ("zarr", "zarr")])
 def test_what_is_not_installed_is_named(module, name, data, coder, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, module, None)
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=f"needs {name}; pip install"):
         predict_to_zarr(coder, data.Y_test, tmp_path / "codes", return_std=False, prob_active=False)

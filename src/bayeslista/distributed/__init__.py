@@ -5,5 +5,6 @@ Blocks of rows go to wherever Dask computes: threads of this process, or the wor
 """
 
 from bayeslista.distributed._prediction import SpikeSlabBlocks, predict, predict_dist, predict_to_zarr
+from bayeslista.distributed._training import fit
 
-__all__ = ["SpikeSlabBlocks", "predict", "predict_dist", "predict_to_zarr"]
+__all__ = ["SpikeSlabBlocks", "fit", "predict", "predict_dist", "predict_to_zarr"]

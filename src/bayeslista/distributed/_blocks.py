@@ -105,7 +105,7 @@ def known(values: Any) -> Any:
     >>> known(numbers[numbers > 3]).chunks
     ((1, 5),)
     """
-    if np.isnan(values.shape[0]):
+    if np.isnan(values.shape[:1]).any():
         values = values.copy().compute_chunk_sizes()
     return values
 
@@ -123,7 +123,9 @@ def _row_chunks(
     shape: tuple[int, ...], batch_size: int | None, unit: int, n_numbers: int
 ) -> tuple[tuple[int, ...], ...]:
     """Blocks of the same rows that `predict` computes together, so that they give the same bits."""
-    rows = batches(shape[0], batch_size, unit, n_numbers) if shape[0] else [slice(0, 0)]
+    if 0 in shape[:1] or not shape:
+        return tuple((n,) for n in shape)
+    rows = batches(shape[0], batch_size, unit, n_numbers)
     return (tuple(part.stop - part.start for part in rows), *((n,) for n in shape[1:]))
 
 
