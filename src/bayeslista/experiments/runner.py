@@ -2,6 +2,8 @@
 
 A finished cell is on disk before its process says so: whatever is killed, and whenever, only cells that were not
 finished are computed again. A cell that fails, or takes its process down, is reported; the others go on.
+
+Where ``joblib.parallel_config`` names another backend than joblib's own, such as "dask", cells are computed there.
 """
 
 import json
@@ -12,15 +14,17 @@ import tempfile
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, NamedTuple
 
+from joblib import Parallel, delayed
+from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
-from bayeslista.experiments.cells import Cell, Outcome, load
+from bayeslista.experiments.cells import Cell, Outcome, compute, load, store
 
 __all__ = ["Failure", "Results", "count_reasons", "run"]
 
@@ -31,9 +35,11 @@ _ONE_THREAD = {
     "MKL_NUM_THREADS": "1",
     "JAX_PLATFORMS": "cpu",
 }
+_Answers = Generator[tuple[int, str | None], None, None]  # cells by their number, and what went wrong with each
 WORKER = "from bayeslista.experiments.worker import main; main()"
 _LAST_WORDS = 4000  # bytes
 _INTERRUPT_SECONDS = 0.1
+_OWN_BACKENDS = ("LokyBackend", "SequentialBackend", "ThreadingBackend")  # in place of which processes are started here
 
 
 class Failure(NamedTuple):
@@ -110,7 +116,10 @@ def run(cells: Sequence[Cell], folder: str | os.PathLike[str], jobs: int = 1, pr
     folder : path-like
         Where finished cells are kept; made if it is not there.
     jobs : int, default=1
-        How many processes, each of one thread.
+        How many processes, each of one thread. With a backend of ``joblib.parallel_config`` that is not joblib's own,
+        such as "dask", cells go to all of its workers instead; what they find comes back and is kept here. If the
+        backend gives up, as where a cell takes several workers down, cells without an answer are reported as failed,
+        and the next run computes them.
     progress : bool, default=True
         Whether to show a bar with the remaining time on the standard error.
 
@@ -151,26 +160,57 @@ def run(cells: Sequence[Cell], folder: str | os.PathLike[str], jobs: int = 1, pr
     traces: dict[int, str] = {}
     total, n_waiting = len(cells), len(waiting)
     with tqdm(total=total, initial=total - n_waiting, unit="cell", disable=not progress, smoothing=0.1) as bar:
-        done: SimpleQueue[tuple[int, str | None]] = SimpleQueue()
-        lanes = [_Lane(cells, waiting, done, target) for _ in range(min(jobs, n_waiting))]
-        try:
-            for lane in lanes:
-                lane.start()
-            for _ in range(n_waiting):
-                i, trace = done.get()
+        elsewhere = type(get_active_backend()[0]).__name__ not in _OWN_BACKENDS
+        answers = _on_backend(cells, waiting, target) if elsewhere else _in_lanes(cells, waiting, target, jobs)
+        with closing(answers):
+            for i, trace in answers:
                 found[i] = load(cells[i], target)
                 if found[i] is None:
                     traces[i] = trace or "The result of the cell was not kept as it should be."
                 bar.set_postfix(failed=len(traces), refresh=False)
                 bar.update()
-        finally:
-            waiting.clear()
-            for lane in lanes:
-                lane.stop()
     return Results(
         [(cell, outcome) for cell, outcome in zip(cells, found, strict=True) if outcome is not None],
         [Failure(cells[i], traces[i]) for i in sorted(traces)],
     )
+
+
+def _in_lanes(cells: Sequence[Cell], waiting: "deque[int]", folder: Path, jobs: int) -> _Answers:
+    """Cells that have been computed by processes of ours, and what went wrong with each."""
+    done: SimpleQueue[tuple[int, str | None]] = SimpleQueue()
+    n_waiting = len(waiting)
+    lanes = [_Lane(cells, waiting, done, folder) for _ in range(min(jobs, n_waiting))]
+    try:
+        for lane in lanes:
+            lane.start()
+        for _ in range(n_waiting):
+            yield done.get()
+    finally:
+        waiting.clear()
+        for lane in lanes:
+            lane.stop()
+
+
+def _on_backend(cells: Sequence[Cell], waiting: Iterable[int], folder: Path) -> _Answers:
+    """Cells that have been computed by the backend of joblib, each kept here as soon as it is known."""
+    left = dict.fromkeys(waiting)
+    tasks = (delayed(_computed)(i, cells[i]) for i in tuple(left))
+    try:
+        for i, outcome, trace in Parallel(n_jobs=-1, return_as="generator_unordered", batch_size=1)(tasks):
+            if outcome is not None:
+                store(cells[i], folder, outcome)
+            del left[i]
+            yield i, trace
+    except Exception:  # of the backend: whatever a cell raises is in its trace
+        trace = traceback.format_exc()
+        yield from ((i, trace) for i in left)
+
+
+def _computed(i: int, cell: Cell) -> tuple[int, Outcome | None, str | None]:
+    try:
+        return i, compute(cell), None
+    except Exception:
+        return i, None, traceback.format_exc()
 
 
 class _Lane(threading.Thread):
