@@ -313,17 +313,25 @@ def test_cells_of_an_experiment_run_on_workers_and_are_kept_here(client, tmp_pat
     assert again.finished == results.finished
 
 
-def test_cells_that_a_backend_has_no_answer_for_are_reported(tmp_path, monkeypatch):
+def test_cells_that_a_backend_has_no_answer_for_are_reported_and_computed_next_time(tmp_path):
     class Broken(ThreadingBackend):
         def apply_async(self, func, callback=None):
             raise ConnectionError("no workers are left")
 
         submit = apply_async
 
+    class Working(ThreadingBackend):
+        pass
+
     register_parallel_backend("broken", Broken)
+    register_parallel_backend("working", Working)
+    cells = fake_cells.cells(3, fails=1)
     with parallel_config("broken"):
-        results = run(fake_cells.cells(3), tmp_path, progress=False)
+        results = run(cells, tmp_path, progress=False)
     assert [failure.reason for failure in results.failures] == ["ConnectionError: no workers are left"] * 3
+    with parallel_config("working"):
+        results = run(cells, tmp_path, progress=False)
+    assert [failure.reason for failure in results.failures] == ["RuntimeError: this cell fails"]
 
 
 @pytest.mark.parametrize(("module", "name"), [("dask.array", "Dask"), ("zarr", "zarr")])
@@ -355,8 +363,8 @@ def on_disk(rows, n_bytes):
     return np.memmap(path, rows.dtype, "r", shape=shape)
 
 def work(X, Y, B):
-    assert coder.predict(X).shape == (len(X), 2)
-    predict_to_zarr(coder, X, folder / "codes", return_std=False, prob_active=False, overwrite=True)
+    assert coder.predict(X, batch_size=1024).shape == (len(X), 2)
+    predict_to_zarr(coder, X, folder / "codes", return_std=False, prob_active=False, batch_size=1024, overwrite=True)
     fit_stream(SpikeSlabNet(2, mode="fast", calibration_steps=0), (Y, B), batch_size=8192)
 
 wide = make_sparse_codes(n_train=60, n_test=2048, n_observed=1000, n_components=2, random_state=0)
