@@ -150,8 +150,8 @@ def prediction(n_signals, n_some):
         "",
         f"Two workers are {one[:, 0].min() / two[:, 0].min():.2f} times as fast as one by the clock (best of {REPEATS} "
         f"each; in turns: {each}). They take {two[:, 1].min() / one[:, 1].min():.2f} times the processor time for the "
-        f"same signals, so that on cores of their own they would be {2 * one[:, 1].min() / two[:, 1].min():.2f} times as "
-        "fast.",
+        "same signals, so that on cores of their own they would be "
+        f"{2 * one[:, 1].min() / two[:, 1].min():.2f} times as fast.",
         "",
     ]
     return lines

@@ -339,6 +339,9 @@ def test_what_is_not_installed_is_named(module, name, data, coder, tmp_path, mon
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=f"needs {name}; pip install"):
         predict_to_zarr(coder, data.Y_test, tmp_path / "codes", return_std=False, prob_active=False)
+    if name == "Dask":
+        with pytest.raises(ImportError, match="needs Dask; pip install"):
+            fit(clone(NET), data.Y_train, data.B_train)
 
 
 BOUNDED = """

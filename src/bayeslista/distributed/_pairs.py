@@ -31,8 +31,6 @@ class Pairs(NamedTuple):
     @classmethod
     def of(cls, X: Any, y: Any, batch_size: int | None) -> Self:
         """Two arrays, cut alike."""
-        import dask
-
         n_numbers = sum(int(np.prod(getattr(side, "shape", ())[1:])) for side in (X, y)) or 1
         observations = known(in_rows("X", X, batch_size, LARGEST_BLOCK, n_numbers))
         codes = known(in_rows("y", y, batch_size, LARGEST_BLOCK, n_numbers))
@@ -48,6 +46,8 @@ class Pairs(NamedTuple):
             )
         if observations.shape[0] == 0:
             raise ValueError("X and y have no rows; pass at least one pair.")
+        import dask
+
         codes = codes.rechunk({0: observations.chunks[0]})
         sides = zip(observations.to_delayed().ravel(), codes.to_delayed().ravel(), strict=True)
         whole = [(dask.delayed(both), size) for both, size in zip(sides, observations.chunks[0], strict=True) if size]
