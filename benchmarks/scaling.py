@@ -45,7 +45,9 @@ N_SHARDS, REPEATS = 4, 5
 @contextmanager
 def cluster(n_workers):
     with (
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None, memory_limit=0) as local,
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
+        ) as local,
         Client(local) as client,
     ):
         for core, worker in enumerate(client.run(os.getpid)):

@@ -50,7 +50,7 @@ def model(data):
 def client() -> Iterator[Client]:
     """Two processes on this machine, with nothing open to others."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
