@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bayeslista._precision import common_dtype, precision
 from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, fill, stack_sparse
-from bayeslista.estimators._checkpoints import OF_SCIKIT_LEARN
+from bayeslista.estimators._checkpoints import what_is_kept
 from bayeslista.estimators._parameters import check_boolean, check_choice, check_integer, check_real
 from bayeslista.estimators._validation import (
     Observations,
@@ -199,8 +199,7 @@ class BaseSparseCoder(
         if not type(self).__module__.startswith(f"{__package__}."):
             raise ValueError(f"load does not know {type(self).__name__}, a class of your own. Use pickle or joblib.")
         versions = {name: version(name) for name in ("bayeslista", "numpy", "jax", "scikit-learn")}
-        state = {name: value for name, value in vars(self).items() if name not in OF_SCIKIT_LEARN}
-        write_record(path, {"estimator": type(self).__name__, "state": state}, versions)
+        write_record(path, {"estimator": type(self).__name__, "state": what_is_kept(self)}, versions)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

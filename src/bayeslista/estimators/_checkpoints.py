@@ -26,9 +26,6 @@ _SECONDS = 1.0  # from one checkpoint to the next, at least,
 _SHARE = 20.0  # and so many times as long as writing one takes
 _REMEDY = "Pass the same, remove the file to start anew, or pass another checkpoint."
 
-OF_SCIKIT_LEARN = ("_skl_callbacks", "_callback_fit_ctx", "_parent_callback_ctx", "_metadata_request")
-"""What scikit-learn attaches to estimators and no file holds."""
-
 _State = TypeVar("_State")
 
 
@@ -150,7 +147,7 @@ class Checkpoint(Memory):
 
     def finish(self) -> None:
         """The fit has ended: the file becomes that of the model, and of this fit."""
-        self._state = {name: value for name, value in vars(self._estimator).items() if name not in OF_SCIKIT_LEARN}
+        self._state = what_is_kept(self._estimator)
         self._pending = None
         self._try_to_write()
 
@@ -213,6 +210,30 @@ def _read(path: Path, asked: FitRecord) -> tuple[FitRecord, dict[str, Any] | Non
     if other:
         raise ValueError(f"{path} is of another fit: {', '.join(other)}. {_REMEDY}")
     return told, found.get("state")
+
+
+def what_is_kept(estimator: Any) -> dict[str, Any]:
+    """Parameters and attributes of an estimator, without what scikit-learn attaches for the time of a fit or a search.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted or not.
+
+    Returns
+    -------
+    dict
+        By name, for a file.
+
+    Examples
+    --------
+    >>> from bayeslista import ISTA
+    >>> from bayeslista.estimators._checkpoints import what_is_kept
+    >>> what_is_kept(ISTA(n_layers=2))["n_layers"]
+    2
+    """
+    passing = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")
+    return {name: value for name, value in vars(estimator).items() if not name.startswith(passing)}
 
 
 def different(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

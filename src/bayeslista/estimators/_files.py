@@ -110,10 +110,11 @@ def load(path: str | os.PathLike[str]) -> Any:
     True
     """
     found: Any = read_record(path, _RECORDS)
-    told = found if isinstance(found, dict) else {}
+    told: dict[str, Any] = found if isinstance(found, dict) else {}
     if "checkpoint" in told and "state" not in told:
         raise ValueError(f"{path} is the checkpoint of a fit that has not ended. Call that fit again to go on from it.")
-    return _made(Nested(told.get("estimator", ""), told.get("state", {})), path)
+    state: Any = told.get("state")
+    return _made(Nested(told.get("estimator", ""), state), path)
 
 
 def _made(told: Nested, path: str | os.PathLike[str]) -> Any:

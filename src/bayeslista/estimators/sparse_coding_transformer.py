@@ -14,6 +14,7 @@ from sklearn.utils.validation import validate_data
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import BaseSparseCoder
+from bayeslista.estimators._checkpoints import what_is_kept
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._parameters import check_integer
 from bayeslista.estimators._validation import naming, random_seed
@@ -364,4 +365,4 @@ def _told(model: BaseEstimator) -> Nested:
     name = type(model).__name__
     if not type(model).__module__.startswith(f"{__package__}."):
         raise ValueError(f"load does not know {name}, a class of your own. Use pickle or joblib.")
-    return Nested(name, dict(vars(model)))
+    return Nested(name, what_is_kept(model))
