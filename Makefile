@@ -54,7 +54,9 @@ $(VENV)-bench/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 BENCH := $(VENV)-bench/bin/python
-SPEED := $(BENCH) -m pytest benchmarks/speed -o addopts= -W default -q -p no:cacheprovider --benchmark-columns=min
+SPEED = $(BENCH) -m pytest benchmarks/speed -o addopts= -W default -q -p no:cacheprovider --benchmark-columns=min -k "$(ONLY)"
+# What of it to measure, in pytest's words: ONLY="LISTA and not 784".
+ONLY ?= test
 
 bench: $(VENV)-bench/.ready  ## speed beside the machine's floor and beside peers, in results/bench.md; most of an hour
 	BENCH_CORES=1 $(SPEED) --benchmark-json=results/bench_1.json

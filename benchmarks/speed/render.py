@@ -50,16 +50,20 @@ def bars(times: Times, first: dict[str, Any], growth: dict[str, Any]) -> list[st
     """What must be true, what was measured, and whether it is."""
     lines = ["| bar | measured | asked for | |", "|---|---|---|---|"]
 
-    def say(what: str, value: float, bar: float, at_most: bool = True) -> None:
+    def say(what: str, value: float | None, bar: float, at_most: bool = True) -> None:
+        if value is None:  # of a run that was told to leave something out
+            return
         met = value <= bar if at_most else value >= bar
         lines.append(f"| {what} | {value:.2f} | {'≤' if at_most else '≥'} {bar:g} | {'met' if met else '**missed**'} |")
 
-    def ratio(one: tuple[str, str, str, str], other: tuple[str, str, str, str]) -> float:
+    def ratio(one: tuple[str, str, str, str], other: tuple[str, str, str, str]) -> float | None:
+        if (*one, 1) not in times or (*other, 1) not in times:
+            return None
         return times[(*one, 1)][0] / times[(*other, 1)][0]
 
-    def over_floor(kind: str, name: str, size: str, dtype: str = "float64") -> float:
-        seconds, floor = times[kind, name, size, dtype, 1]
-        return seconds / floor if floor else float("nan")
+    def over_floor(kind: str, name: str, size: str, dtype: str = "float64") -> float | None:
+        seconds, floor = times.get((kind, name, size, dtype, 1), (None, None))
+        return seconds / floor if seconds and floor else None
 
     def own(name: str, size: str, dtype: str = "float64") -> tuple[str, str, str, str]:
         return "training pass", name, size, dtype
