@@ -150,10 +150,9 @@ def prediction(n_signals, n_some):
     each = ", ".join(f"{ratio:.2f}" for ratio in one[:, 0] / two[:, 0])
     lines += [
         "",
-        f"Two workers are {one[:, 0].min() / two[:, 0].min():.2f} times as fast as one by the clock (best of {REPEATS} "
-        f"each; in turns: {each}). They take {two[:, 1].min() / one[:, 1].min():.2f} times the processor time for the "
-        "same signals, so that on cores of their own they would be "
-        f"{2 * one[:, 1].min() / two[:, 1].min():.2f} times as fast.",
+        f"By the clock two workers are {one[:, 0].min() / two[:, 0].min():.2f} times as fast as one (best of {REPEATS} "
+        f"each; in turns: {each}), on {os.cpu_count()} cores that they share with the load told. They take "
+        f"{two[:, 1].min() / one[:, 1].min():.2f} times the processor time of one for the same signals.",
         "",
     ]
     return lines
