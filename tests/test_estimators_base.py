@@ -291,3 +291,16 @@ def test_messages_say_what_to_do(pairs, spoil, message):
 
 def test_generators_seed_too():
     assert random_seed(np.random.default_rng(5)) == random_seed(np.random.default_rng(5))
+
+
+def test_a_fit_that_fails_leaves_a_fitted_model_as_it_was():
+    random = np.random.default_rng(0)
+    X, codes = random.standard_normal((20, 4)), random.standard_normal((20, 6))
+    model = ISTA(n_layers=2).fit(X, codes)
+    before = model.predict(X)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.full((20, 5), np.nan), codes[:, :3])
+    model.set_params(design_matrix=np.ones((2, 2)))
+    with pytest.raises(ValueError, match="design_matrix has shape"):
+        model.fit(X[:, :3], codes)
+    np.testing.assert_array_equal(model.predict(X), before)

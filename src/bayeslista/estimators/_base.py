@@ -301,7 +301,8 @@ class BaseSparseCoder(
         given = check_matrix(self.design_matrix)
         expected = (Y.shape[1], B.shape[1])
         if given.shape != expected:
-            remedy = "pass its transpose" if given.shape == expected[::-1] else "pass one that fits, or None"
+            swapped = given.shape == expected[::-1]
+            remedy = "pass its transpose, or swap X and y if they are" if swapped else "pass one that fits, or None"
             raise ValueError(
                 f"design_matrix has shape {given.shape}, expected (n_observed, n_components) = {expected} to "
                 f"match X and y; {remedy} (None estimates it from the pairs)."

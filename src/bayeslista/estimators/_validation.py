@@ -1,9 +1,10 @@
 """What users pass, refused by name or brought to finite numbers of one floating type."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -24,6 +25,25 @@ _REMEDIES = {
     r"Expected 2D|dim": "Give it one row for every sample.",
     r"features, but": "Pass as many columns as in fit.",
 }
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def all_or_nothing(method: _Method) -> _Method:
+    """Leave an estimator as it was where a method that changes it does not come to its end."""
+
+    @wraps(method)
+    def run(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return method(self, *arguments, **keywords)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return run  # type: ignore[return-value]
 
 
 class Observations:

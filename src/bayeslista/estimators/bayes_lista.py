@@ -23,6 +23,7 @@ from bayeslista.estimators._parameters import (
     check_verbose,
 )
 from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
+from bayeslista.estimators._validation import all_or_nothing
 from bayeslista.estimators._variational import VariationalLearner
 from bayeslista.network import EvidenceForm
 
@@ -243,6 +244,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         )
 
     @with_callbacks
+    @all_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Learn the belief about the weights from pairs of observations and codes.
 
@@ -279,10 +281,11 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             self.uncalibrate()
             self._stream: Pass | None = None
             self._first_pairs: tuple[np.ndarray, np.ndarray] | None = None
-            self._finish(passes, passes, stacklevel=4)
+            self._finish(passes, passes, stacklevel=5)
             memory.finish()
         return self
 
+    @all_or_nothing
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Take more pairs into the belief, once, in the order given.
 
@@ -321,7 +324,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         self._learner = learner
         self._first_pairs = (observations, codes) if anew and len(codes) < _STREAM_START else None
         self._stream = row if anew or self._stream is None else self._stream.and_then(row)
-        self._finish([*([] if anew else self._passes), self._stream], [row], stacklevel=3)
+        self._finish([*([] if anew else self._passes), self._stream], [row], stacklevel=4)
         return self
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True, *, batch_size: int | None = None) -> SpikeSlab:

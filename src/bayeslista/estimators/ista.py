@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from bayeslista.estimators._base import BaseSparseCoder
 from bayeslista.estimators._blocks import in_blocks
+from bayeslista.estimators._validation import all_or_nothing
 from bayeslista.proximal import ProximalWeights, ista, ista_weights
 
 
@@ -28,6 +29,7 @@ class ProximalCoder(BaseSparseCoder):
         self.shrinkage = shrinkage
         self.dtype = dtype
 
+    @all_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Prepare the step from the design matrix, estimated from the pairs if it is not given.
 

@@ -22,6 +22,7 @@ from bayeslista.estimators._parameters import (
     check_verbose,
 )
 from bayeslista.estimators._progress import CallbackSupportMixin, Watch, watched, with_callbacks
+from bayeslista.estimators._validation import all_or_nothing
 from bayeslista.inference import gradient_descent
 from bayeslista.inference.gradient_descent import Info, Pairs, Rates, State, Weights
 from bayeslista.proximal import ista_weights
@@ -232,6 +233,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         )
 
     @with_callbacks
+    @all_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Train the network on pairs of observations and codes.
 
@@ -363,7 +365,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
                 "skipped; the best weights before that are kept. Lower learning_rate, or use optimizer='adam', "
                 "which standardises the data.",
                 NumericalWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:

@@ -20,7 +20,7 @@ from bayeslista.estimators._learners import Units
 from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
 from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
 from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
-from bayeslista.estimators._validation import check_matrix
+from bayeslista.estimators._validation import all_or_nothing, check_matrix
 
 _MODES = ("accurate", "fast")
 _GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
@@ -149,6 +149,7 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         self.verbose = verbose
 
     @with_callbacks
+    @all_or_nothing
     def fit(
         self, X: ArrayLike, y: ArrayLike | None = None, *, checkpoint: str | os.PathLike[str] | None = None
     ) -> Self:
@@ -199,10 +200,11 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
             watch.end()
             self._learner = learner
             self.uncalibrate()
-            self._finish(stacklevel=4)
+            self._finish(stacklevel=5)
             memory.finish()
         return self
 
+    @all_or_nothing
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Take more pairs in: the model is that of all pairs so far, however they were cut.
 
@@ -222,7 +224,7 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
             The fitted estimator.
         """
         self._learner = self._learned(self._taken_in(X, y))
-        self._finish(stacklevel=3)
+        self._finish(stacklevel=4)
         return self
 
     def _taken_in(self, X: ArrayLike, y: ArrayLike) -> SpikeSlabLearner:
