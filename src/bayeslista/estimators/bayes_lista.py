@@ -243,8 +243,8 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             verbose=verbose,
         )
 
-    @with_callbacks
     @all_or_nothing
+    @with_callbacks
     def fit(self, X: ArrayLike, y: ArrayLike, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Learn the belief about the weights from pairs of observations and codes.
 

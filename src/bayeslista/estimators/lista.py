@@ -232,8 +232,8 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
             verbose=verbose,
         )
 
-    @with_callbacks
     @all_or_nothing
+    @with_callbacks
     def fit(self, X: ArrayLike, y: ArrayLike, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
         """Train the network on pairs of observations and codes.
 

@@ -148,8 +148,8 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    @with_callbacks
     @all_or_nothing
+    @with_callbacks
     def fit(
         self, X: ArrayLike, y: ArrayLike | None = None, *, checkpoint: str | os.PathLike[str] | None = None
     ) -> Self:
