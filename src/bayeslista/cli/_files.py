@@ -10,29 +10,32 @@ if TYPE_CHECKING:
     import numpy as np
 
     from bayeslista.estimators._base import BaseSparseCoder
+    from bayeslista.tables import Table
+
+_NAMES_SHOWN = 20
 
 
-def read_observations(path: str) -> "np.ndarray":
+def read_observations(path: str) -> "Table":
     """Read a table of signals."""
-    from bayeslista.tables import read_table
+    from bayeslista.tables import read_named_table
 
-    table = read_table(path)
-    if table.ndim != 2:
+    table = read_named_table(path)
+    if table.values.ndim != 2:
         raise ValueError(
-            f"{path} holds an array of shape {table.shape}; reshape it to one row for every signal, "
+            f"{path} holds an array of shape {table.values.shape}; reshape it to one row for every signal, "
             "(n, 1) where one value is observed or (1, n) for a single signal."
         )
     return table
 
 
-def read_pairs(observations: str, codes: str) -> tuple["np.ndarray", "np.ndarray"]:
+def read_pairs(observations: str, codes: str) -> tuple["Table", "np.ndarray"]:
     """Read observations and codes that pair up row by row."""
     from bayeslista.tables import read_table
 
     X, y = read_observations(observations), read_table(codes)
-    if len(X) != len(y):
+    if len(X.values) != len(y):
         raise ValueError(
-            f"{observations} has {len(X)} rows and {codes} has {len(y)}; pass a code for every observation."
+            f"{observations} has {len(X.values)} rows and {codes} has {len(y)}; pass a code for every observation."
         )
     return X, y
 
@@ -44,17 +47,39 @@ def load_model(path: Path) -> "BaseSparseCoder":
     return load(path)
 
 
-def check_columns(model: "BaseSparseCoder", X: "np.ndarray", observations: str) -> None:
-    """Refuse observations of another size than the model was fitted to."""
-    expected = getattr(model, "n_features_in_", X.shape[1])
-    if X.shape[1] != expected:
+def check_columns(model: "BaseSparseCoder", X: "Table", observations: str) -> None:
+    """Refuse observations of another size, or of other columns, than the model was fitted to."""
+    n_columns = X.values.shape[1]
+    expected = getattr(model, "n_features_in_", n_columns)
+    if n_columns != expected:
         raise ValueError(
-            f"{observations} has {X.shape[1]} columns, and the model was fitted to observations of {expected} values; "
+            f"{observations} has {n_columns} columns, and the model was fitted to observations of {expected} values; "
             "pass observations of that size, one row a signal."
         )
+    fitted = tuple(map(str, getattr(model, "feature_names_in_", X.names)))
+    if X.names and X.names != fitted:
+        raise ValueError(f"{observations} {_first_difference(X.names, fitted)}")
 
 
-def check_pairs(model: "BaseSparseCoder", X: "np.ndarray", y: "np.ndarray", observations: str, codes: str) -> None:
+def _first_difference(names: tuple[str, ...], fitted: tuple[str, ...]) -> str:
+    """Where the names of columns are not those of the fit, and what to do."""
+    column = next(i for i, pair in enumerate(zip(names, fitted, strict=True)) if pair[0] != pair[1])
+    shown = ", ".join(fitted[:_NAMES_SHOWN]) + (", …" if len(fitted) > _NAMES_SHOWN else "")
+    where = f"has {names[column]!r} in column {column + 1}, where the model was fitted to {fitted[column]!r}"
+    if sorted(names) == sorted(fitted):
+        return f"{where}: the columns are in another order. Bring them into that of the fit: {shown}."
+    return f"{where}. Pass the columns of the fit: {shown}; or, if these are the same, a table without a header."
+
+
+def keep_names(model: "BaseSparseCoder", X: "Table") -> None:
+    """Let a fitted model remember the names of the columns that it was fitted to."""
+    import numpy as np
+
+    if X.names:
+        model.feature_names_in_ = np.array(X.names, object)
+
+
+def check_pairs(model: "BaseSparseCoder", X: "Table", y: "np.ndarray", observations: str, codes: str) -> None:
     """Refuse pairs of other sizes than the model was fitted to."""
     check_columns(model, X, observations)
     expected = getattr(model, "n_components_", y[0].size)

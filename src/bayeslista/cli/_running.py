@@ -73,6 +73,7 @@ def _plain_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", UserWarning)
         warnings.simplefilter("default", RuntimeWarning)
+        warnings.filterwarnings("ignore", "X does not have valid feature names")  # names are checked with the table
         warnings.showwarning = show
         yield
 

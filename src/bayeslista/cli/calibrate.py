@@ -43,8 +43,8 @@ def calibrate(
     X, y = read_pairs(observations, codes)
     check_pairs(made, X, y, observations, codes)
     with using(model):
-        made.calibrate(X, y, method=method)
+        made.calibrate(X.values, y, method=method)
     with writing(target):
         made.save(target)
-    result = {"model": str(target), "estimator": type(made).__name__, "method": method, "n_pairs": len(X)}
-    tell(result, [f"{target}: {describe(made)}, calibrated on {len(X)} pairs ({method})."], as_json)
+    result = {"model": str(target), "estimator": type(made).__name__, "method": method, "n_pairs": len(y)}
+    tell(result, [f"{target}: {describe(made)}, calibrated on {len(y)} pairs ({method})."], as_json)

@@ -26,12 +26,12 @@ def evaluate(
     X, y = read_pairs(observations, codes)
     check_pairs(made, X, y, observations, codes)
     with using(model):
-        scores = score(made, X, y, level, seed)
+        scores = score(made, X.values, y, level, seed)
     result = {
         "model": str(model),
         "estimator": type(made).__name__,
-        "n_pairs": len(X),
+        "n_pairs": len(y),
         "level": level,
         "scores": scores,
     }
-    tell(result, [f"{model}: {describe(made)}, on {len(X)} pairs.", *score_lines(scores, level)], as_json)
+    tell(result, [f"{model}: {describe(made)}, on {len(y)} pairs.", *score_lines(scores, level)], as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bayeslista.cli._estimators import NAMES, class_name, make_estimator
-from bayeslista.cli._files import check_place, describe, read_observations, read_pairs, writing
+from bayeslista.cli._files import check_place, describe, keep_names, read_observations, read_pairs, writing
 from bayeslista.cli._options import Json, Observations, Quiet, Seed
 from bayeslista.cli._running import reported, say, shows_progress, tell
 from bayeslista.cli._scores import score, score_lines
@@ -83,9 +83,9 @@ def fit(
     check_place(model)
     kept = {} if checkpoint is None else {"checkpoint": _checked_checkpoint(checkpoint, name)}
     if design_matrix is not None:
-        made.set_params(design_matrix=read_observations(design_matrix))
+        made.set_params(design_matrix=read_observations(design_matrix).values)
     X, y = (read_observations(observations), None) if codes is None else read_pairs(observations, codes)
-    training, test = _split(X, y, test_fraction, seed)
+    training, test = _split(X.values, y, test_fraction, seed)
     if progress:
         say(_STARTED.format(name))
     start = time.perf_counter()
@@ -94,6 +94,7 @@ def fit(
     if "verbose" in made.get_params():
         made.set_params(verbose=0)  # the file is the same whoever watches
     scores = None if test is None else score(made, *test, _LEVEL, seed)
+    keep_names(made, X)
     with writing(model):
         made.save(model)
     n_fitted, n_test = len(training[0]), 0 if test is None else len(test[0])

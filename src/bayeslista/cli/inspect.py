@@ -63,6 +63,8 @@ def _summary(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.ndarray):
+        if value.dtype == object:
+            return ", ".join(map(str, value))
         return f"{value.dtype} array of shape {value.shape}"
     return str(value) if isinstance(value, np.dtype) else type(value).__name__
 

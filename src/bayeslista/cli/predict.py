@@ -62,8 +62,9 @@ def predict(
     made = load_model(model)
     files: list[dict[str, Any]] = []
     for file, target in zip(inputs, targets, strict=True):
-        X = read_observations(file)
-        check_columns(made, X, file)
+        table = read_observations(file)
+        check_columns(made, table, file)
+        X = table.values
         with using(model):
             bar = _bar(file, len(X), shows_progress(quiet))
             names = _write(made, X, target, _forecast(made, level, intervals), bar)

@@ -31,5 +31,5 @@ def report(
     check_pairs(made, X, y, observations, codes)
     write = import_module("bayeslista.model_report").write_model_report
     with using(model), writing(out):
-        write(made, X, y, out)
-    tell({"model": str(model), "out": str(out), "n_pairs": len(X)}, [f"Open {out} for the report."], as_json)
+        write(made, X.values, y, out)
+    tell({"model": str(model), "out": str(out), "n_pairs": len(y)}, [f"Open {out} for the report."], as_json)

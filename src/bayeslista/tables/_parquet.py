@@ -24,8 +24,8 @@ def import_pyarrow() -> Any:
     return pyarrow
 
 
-def read_parquet(file: Path) -> NDArray[Any]:
-    """Read all columns of numbers into one array."""
+def read_parquet(file: Path) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Read all columns of numbers into one array, and their names."""
     arrow = import_pyarrow()
     care = {
         "thrift_string_size_limit": _THRIFT_LIMIT,
@@ -45,7 +45,7 @@ def read_parquet(file: Path) -> NDArray[Any]:
     array = np.empty((len(table), len(fields)), np.float32 if single else np.float64)
     for i, column in enumerate(table.columns):
         array[:, i] = column.to_numpy()
-    return array
+    return array, tuple(field.name for field in fields)
 
 
 def _is_numeric(types: Any, kind: Any) -> bool:

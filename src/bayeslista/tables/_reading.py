@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,24 @@ from bayeslista.tables._parquet import read_parquet
 from bayeslista.tables._text import read_csv
 from bayeslista.tables._wrong import WrongTableError
 
-_READERS = {".npy": read_npy, ".csv": read_csv, ".parquet": read_parquet}
-_ENTRIES = ".npz"
+_ARRAYS, _ENTRIES = ".npy", ".npz"
+_NAMED = {".csv": read_csv, ".parquet": read_parquet}
 _BLOCK_NUMBERS = 2**22
+
+
+class Table(NamedTuple):
+    """What is in a file.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_rows, n_columns) or (n_rows,)
+        Finite, not empty, of a real type.
+    names : tuple of str
+        Of the columns; empty if they have none, or are only counted.
+    """
+
+    values: NDArray[Any]
+    names: tuple[str, ...] = ()
 
 
 def read_table(path: str | os.PathLike[str]) -> NDArray[Any]:
@@ -59,9 +74,36 @@ def read_table(path: str | os.PathLike[str]) -> NDArray[Any]:
     array([[ 1. ,  2.5],
            [ 3. , -4. ]])
     """
+    return read_named_table(path).values
+
+
+def read_named_table(path: str | os.PathLike[str]) -> Table:
+    r"""Read a table as `read_table` does, with the names of its columns.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A file that ends with .npy, .npz, .csv or .parquet.
+
+    Returns
+    -------
+    Table
+        Numbers, and names if the file has them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from bayeslista.tables import read_named_table
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "observations.csv"
+    ...     size = file.write_text("left,right\n1,2.5\n3,-4\n")
+    ...     read_named_table(file).names
+    ('left', 'right')
+    """
     file, entry = _split(os.fspath(path))
     kind = file.suffix.lower()
-    if kind not in (*_READERS, _ENTRIES):
+    if kind not in (_ARRAYS, _ENTRIES, *_NAMED):
         raise ValueError(
             f"{file} is no table that can be read; pass a file that ends with .npy, .npz, .csv or .parquet."
         )
@@ -69,8 +111,15 @@ def read_table(path: str | os.PathLike[str]) -> NDArray[Any]:
         if not stream.read(1):
             raise ValueError(f"{file} is empty.")
     with _blaming(file):
-        array = read_npz(file, entry) if kind == _ENTRIES else _READERS[kind](file)
-        return _checked(array)
+        if kind in _NAMED:
+            return _named(*_NAMED[kind](file))
+        return Table(_checked(read_npz(file, entry) if kind == _ENTRIES else read_npy(file)))
+
+
+def _named(array: NDArray[Any], names: tuple[str, ...]) -> Table:
+    """A table whose names say more than that columns are counted."""
+    counted = any(names == tuple(str(i + first) for i in range(len(names))) for first in (0, 1))
+    return Table(_checked(array), () if counted or len(names) != array.shape[1] else names)
 
 
 def _split(path: str) -> tuple[Path, str | None]:

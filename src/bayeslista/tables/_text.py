@@ -17,14 +17,15 @@ class _Layout(NamedTuple):
 
     delimiter: str | None
     skipped: int
+    names: tuple[str, ...]
 
 
-def read_csv(file: Path) -> NDArray[np.float64]:
-    """Read a file of numbers, with or without a header."""
+def read_csv(file: Path) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Read a file of numbers, with or without a header, and the names in that."""
     try:
         layout = _find_layout(file)
         try:
-            return np.loadtxt(
+            values = np.loadtxt(
                 file,
                 delimiter=layout.delimiter,
                 skiprows=layout.skipped,
@@ -38,6 +39,7 @@ def read_csv(file: Path) -> NDArray[np.float64]:
             if wrong is None or isinstance(error, UnicodeDecodeError):
                 raise
             raise WrongTableError(wrong) from error
+        return values, layout.names
     except UnicodeDecodeError as error:
         raise WrongTableError(f"is no text in UTF-8 ({error.reason} at byte {error.start}).") from error
 
@@ -48,7 +50,8 @@ def _find_layout(file: Path) -> _Layout:
         for number, line in enumerate(lines):
             if line.strip():
                 delimiter = next((mark for mark in ";\t," if mark in line), None)
-                return _Layout(delimiter, number + _is_header(line, delimiter))
+                header = _is_header(line, delimiter)
+                return _Layout(delimiter, number + header, _names(line, delimiter) if header else ())
     raise WrongTableError("holds no numbers: all of its lines are blank.")
 
 
@@ -57,6 +60,13 @@ def _is_header(line: str, delimiter: str | None) -> bool:
     cells = _cells(line, delimiter)
     counted = len(cells) > 2 and cells == [str(i) for i in range(len(cells))]
     return line.lstrip().startswith("#") or counted or not any(_is_number(cell) for cell in cells)
+
+
+def _names(line: str, delimiter: str | None) -> tuple[str, ...]:
+    """The names in a header; a sentence behind ``#`` holds none."""
+    comment = line.lstrip().startswith("#")
+    cells = _cells(line.lstrip().removeprefix("#"), delimiter) if comment else _cells(line, delimiter)
+    return () if comment and (delimiter is None or any(" " in cell for cell in cells)) else tuple(cells)
 
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
