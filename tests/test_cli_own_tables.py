@@ -9,12 +9,14 @@ from typer.testing import CliRunner
 
 import bayeslista
 from bayeslista.cli import app
+from bayeslista.tables import read_named_table
 
 runner = CliRunner()
 NAMES = ["red", "green", "blue"]
 rng = np.random.default_rng(0)
 Y, B = rng.standard_normal((12, 3)), rng.standard_normal((12, 4))
 PREDICT = "predict {} --model m.safetensors --out out.npz"
+FIT_CODES = "fit {} b.csv --estimator ista --model m.safetensors"
 
 
 def run(words, code=0):
@@ -89,3 +91,68 @@ class TestNames:
         np.savetxt("y.csv", Y, delimiter=",", header="red,green,blue")
         fit()
         assert bayeslista.load("m.safetensors").feature_names_in_.tolist() == NAMES
+
+
+class TestHeadersOfNumbers:
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_columns_that_are_counted_are_no_signal_and_no_names(self, first):
+        pd.DataFrame(Y, columns=range(first, first + 3)).to_csv("y.csv", index=False)
+        assert fit().stderr == ""
+        assert not hasattr(bayeslista.load("m.safetensors"), "feature_names_in_")
+
+    def test_other_numbers_are_doubted_and_can_be_declared_a_header(self):
+        Path("y.csv").write_text("10.0,11.0,12.5,20\n" + "3,1,2,0\n" * 12)
+        Path("x.csv").write_text("10.0,11.0,12.5,20\n3,1,2,0\n")
+        fit("y.csv", "--header yes")
+        assert bayeslista.load("m.safetensors").feature_names_in_.tolist() == ["10.0", "11.0", "12.5", "20"]
+        done = run(PREDICT.format("x.csv"))
+        assert "x.csv was read without a header" in done.stderr
+        assert "pass --header yes" in done.stderr
+        assert len(predicted()) == 2
+        assert run(PREDICT.format("x.csv") + " --header yes").stderr == ""
+        assert len(predicted()) == 1
+        assert run(PREDICT.format("x.csv") + " --header no").stderr == ""
+        assert len(predicted()) == 2
+
+    @pytest.mark.parametrize("text", ["1,2,3,4.5\n1,2,3,5\n", "4,3,2,1\n1,0,1,0\n", "1,2,2,3\n1,0,1,0\n"])
+    def test_signals_are_not_doubted(self, text):
+        Path("x.csv").write_text(text)
+        assert read_named_table("x.csv").notes == ()
+        assert len(read_named_table("x.csv").values) == 2
+
+    def test_a_first_line_that_counts_can_be_declared_a_signal(self):
+        Path("x.csv").write_text("1,2,3\n4,5,6\n")
+        assert len(read_named_table("x.csv").values) == 1
+        assert len(read_named_table("x.csv", "no").values) == 2
+
+    def test_another_word_is_refused(self):
+        with pytest.raises(ValueError, match="header must be one of auto, yes, no"):
+            read_named_table("y.csv", "maybe")
+        assert "--header" in runner.invoke(app, [*PREDICT.format("y.csv").split(), "--header", "maybe"]).stderr
+
+
+class TestIndexOfPandas:
+    @pytest.mark.parametrize("columns", [NAMES, [0, 1, 2], [1.5, 2.5, 4.5]])
+    def test_it_is_left_out_with_a_word(self, columns):
+        pd.DataFrame(Y, columns=columns).to_csv("y.csv")
+        note = "Warning: y.csv begins with the index that pandas writes, which is left out; write with index=False.\n"
+        assert fit().stderr == note
+        model = bayeslista.load("m.safetensors")
+        assert model.n_features_in_ == 3
+        assert list(getattr(model, "feature_names_in_", [])) == ([] if columns[0] == 0 else list(map(str, columns)))
+
+    def test_it_is_left_out_of_codes_and_of_what_pandas_read_again(self):
+        pd.DataFrame(B).to_csv("b.csv")
+        pd.read_csv("b.csv").to_parquet("b.parquet")
+        for file in ("b.csv", "b.parquet"):
+            np.testing.assert_array_equal(read_named_table(file).values, B)
+
+    def test_one_that_does_not_count_is_refused(self):
+        pd.DataFrame(Y, columns=NAMES, index=range(5, 17)).to_csv("y.csv")
+        message = run(FIT_CODES.format("y.csv"), code=1).stderr
+        assert "looks like the index that pandas writes; write with index=False" in message
+
+    def test_a_missing_number_is_not_taken_for_it(self):
+        Path("x.csv").write_text(",5,4\n1,2,3\n")
+        with pytest.raises(ValueError, match="line 1, column 1 is empty"):
+            read_named_table("x.csv")

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bayeslista.cli._running import say
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -15,11 +17,9 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 20
 
 
-def read_observations(path: str) -> "Table":
+def read_observations(path: str, header: str) -> "Table":
     """Read a table of signals."""
-    from bayeslista.tables import read_named_table
-
-    table = read_named_table(path)
+    table = _read(path, header)
     if table.values.ndim != 2:
         raise ValueError(
             f"{path} holds an array of shape {table.values.shape}; reshape it to one row for every signal, "
@@ -28,11 +28,19 @@ def read_observations(path: str) -> "Table":
     return table
 
 
-def read_pairs(observations: str, codes: str) -> tuple["Table", "np.ndarray"]:
-    """Read observations and codes that pair up row by row."""
-    from bayeslista.tables import read_table
+def _read(path: str, header: str) -> "Table":
+    """Read a table, and say what is to be said of it."""
+    from bayeslista.tables import read_named_table
 
-    X, y = read_observations(observations), read_table(codes)
+    table = read_named_table(path, header)
+    for note in table.notes:
+        say(f"Warning: {path} {note}")
+    return table
+
+
+def read_pairs(observations: str, codes: str, header: str) -> tuple["Table", "np.ndarray"]:
+    """Read observations and codes that pair up row by row."""
+    X, y = read_observations(observations, header), _read(codes, header).values
     if len(X.values) != len(y):
         raise ValueError(
             f"{observations} has {len(X.values)} rows and {codes} has {len(y)}; pass a code for every observation."

@@ -1,11 +1,21 @@
 """Arguments and options that commands share."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 LARGEST_SEED = 2**32 - 1
+
+
+class Choice(StrEnum):
+    """Whether the first line of a .csv file is a header."""
+
+    AUTO = "auto"
+    YES = "yes"
+    NO = "no"
+
 
 Observations = Annotated[
     str, typer.Argument(metavar="OBSERVATIONS", help="Table of observations, one row a signal.", show_default=False)
@@ -14,5 +24,6 @@ Codes = Annotated[str, typer.Argument(metavar="CODES", help="Table of their code
 Model = Annotated[Path, typer.Option("--model", help="A model that `bayeslista fit` wrote.", show_default=False)]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="The same seed gives the same numbers.")]
 Level = Annotated[float, typer.Option("--level", min=0.0, max=1.0, help="Probability that intervals are to hold.")]
+Header = Annotated[Choice, typer.Option("--header", help="Whether .csv tables begin with a line of names.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bayeslista.cli._files import check_pairs, check_place, describe, load_model, read_pairs, using, writing
-from bayeslista.cli._options import Codes, Json, Model, Observations
+from bayeslista.cli._options import Choice, Codes, Header, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
 _METHODS = ("isotonic", "logistic")
@@ -21,6 +21,7 @@ def calibrate(
     method: Annotated[
         str, typer.Option(help="isotonic, or logistic, which needs fewer pairs: the map of P(active).")
     ] = "isotonic",
+    header: Header = Choice.AUTO,
     as_json: Json = False,
 ) -> None:
     """Mend the distributions of a model by held-out pairs.
@@ -40,7 +41,7 @@ def calibrate(
             f"{model} is a {type(made).__name__}, which predicts no distributions: there is nothing to calibrate. "
             "Fit spike-slab-net or bayes-lista."
         )
-    X, y = read_pairs(observations, codes)
+    X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
     with using(model):
         made.calibrate(X.values, y, method=method)

@@ -1,7 +1,7 @@
 """``bayeslista evaluate``: how good a model is on pairs that it did not learn from."""
 
 from bayeslista.cli._files import check_pairs, describe, load_model, read_pairs, using
-from bayeslista.cli._options import Codes, Json, Level, Model, Observations, Seed
+from bayeslista.cli._options import Choice, Codes, Header, Json, Level, Model, Observations, Seed
 from bayeslista.cli._running import reported, tell
 from bayeslista.cli._scores import score, score_lines
 
@@ -13,6 +13,7 @@ def evaluate(
     model: Model,
     level: Level = 0.9,
     seed: Seed = 0,
+    header: Header = Choice.AUTO,
     as_json: Json = False,
 ) -> None:
     """Score a model on pairs that it did not learn from.
@@ -23,7 +24,7 @@ def evaluate(
     distributions. The seed breaks ties of the PIT at exact zeros.
     """
     made = load_model(model)
-    X, y = read_pairs(observations, codes)
+    X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
     with using(model):
         scores = score(made, X.values, y, level, seed)

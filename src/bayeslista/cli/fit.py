@@ -8,7 +8,7 @@ import typer
 
 from bayeslista.cli._estimators import NAMES, class_name, make_estimator
 from bayeslista.cli._files import check_place, describe, keep_names, read_observations, read_pairs, writing
-from bayeslista.cli._options import Json, Observations, Quiet, Seed
+from bayeslista.cli._options import Choice, Header, Json, Observations, Quiet, Seed
 from bayeslista.cli._running import reported, say, shows_progress, tell
 from bayeslista.cli._scores import score, score_lines
 
@@ -50,6 +50,7 @@ def fit(
     test_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Fraction of the pairs to hold out and to score the model on.")
     ] = 0.0,
+    header: Header = Choice.AUTO,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -83,8 +84,8 @@ def fit(
     check_place(model)
     kept = {} if checkpoint is None else {"checkpoint": _checked_checkpoint(checkpoint, name)}
     if design_matrix is not None:
-        made.set_params(design_matrix=read_observations(design_matrix).values)
-    X, y = (read_observations(observations), None) if codes is None else read_pairs(observations, codes)
+        made.set_params(design_matrix=read_observations(design_matrix, header).values)
+    X, y = (read_observations(observations, header), None) if codes is None else read_pairs(observations, codes, header)
     training, test = _split(X.values, y, test_fraction, seed)
     if progress:
         say(_STARTED.format(name))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayeslista.cli._files import check_columns, check_place, load_model, read_observations, using, writing
-from bayeslista.cli._options import Json, Level, Model, Quiet
+from bayeslista.cli._options import Choice, Header, Json, Level, Model, Quiet
 from bayeslista.cli._running import reported, shows_progress, tell
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def predict(
     intervals: Annotated[
         str, typer.Option(help="model, or conformal: those that the pairs of `bayeslista calibrate` vouch for.")
     ] = "model",
+    header: Header = Choice.AUTO,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -62,7 +63,7 @@ def predict(
     made = load_model(model)
     files: list[dict[str, Any]] = []
     for file, target in zip(inputs, targets, strict=True):
-        table = read_observations(file)
+        table = read_observations(file, header)
         check_columns(made, table, file)
         X = table.values
         with using(model):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bayeslista.cli._files import check_pairs, check_place, load_model, read_pairs, using, writing
-from bayeslista.cli._options import Codes, Json, Model, Observations
+from bayeslista.cli._options import Choice, Codes, Header, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
 
@@ -17,6 +17,7 @@ def report(
     codes: Codes,
     model: Model,
     out: Annotated[Path, typer.Option(help="The page to write, .html.", show_default=False)],
+    header: Header = Choice.AUTO,
     as_json: Json = False,
 ) -> None:
     """Write a page about a model and its predictions.
@@ -27,7 +28,7 @@ def report(
     """
     check_place(out)
     made = load_model(model)
-    X, y = read_pairs(observations, codes)
+    X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
     write = import_module("bayeslista.model_report").write_model_report
     with using(model), writing(out):

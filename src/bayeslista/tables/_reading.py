@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from bayeslista.tables._arrays import read_npy, read_npz
 from bayeslista.tables._parquet import read_parquet
-from bayeslista.tables._text import read_csv
+from bayeslista.tables._text import HEADERS, is_counted, read_csv
 from bayeslista.tables._wrong import WrongTableError
 
 _ARRAYS, _ENTRIES = ".npy", ".npz"
-_NAMED = {".csv": read_csv, ".parquet": read_parquet}
+_TEXT, _COLUMNS = ".csv", ".parquet"
+_NAMES_OF_INDEX = ("", "Unnamed: 0")  # as pandas writes, and reads what it wrote
+_LEFT_OUT = "begins with the index that pandas writes, which is left out; write with index=False."
 _BLOCK_NUMBERS = 2**22
 
 
@@ -30,18 +32,21 @@ class Table(NamedTuple):
         Finite, not empty, of a real type.
     names : tuple of str
         Of the columns; empty if they have none, or are only counted.
+    notes : tuple of str
+        What somebody should know of how the file was read; each goes on from its name.
     """
 
     values: NDArray[Any]
     names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_table(path: str | os.PathLike[str]) -> NDArray[Any]:
     r"""Read a table of real numbers, one row a signal.
 
     A .npy file is mapped into memory, not copied. The first line of a .csv file is a header if none of its cells is a
-    number, if it begins with ``#``, or if it counts ``0,1,2,…``; cells are separated by commas, semicolons, tabs or
-    blanks.
+    number, if it begins with ``#``, or if it counts ``0,1,2,…`` or ``1,2,3,…``; cells are separated by commas,
+    semicolons, tabs or blanks. An index that pandas wrote, a first column without a name, is left out.
 
     Parameters
     ----------
@@ -77,18 +82,20 @@ def read_table(path: str | os.PathLike[str]) -> NDArray[Any]:
     return read_named_table(path).values
 
 
-def read_named_table(path: str | os.PathLike[str]) -> Table:
+def read_named_table(path: str | os.PathLike[str], header: str = "auto") -> Table:
     r"""Read a table as `read_table` does, with the names of its columns.
 
     Parameters
     ----------
     path : str or path-like
         A file that ends with .npy, .npz, .csv or .parquet.
+    header : {"auto", "yes", "no"}, default="auto"
+        Whether the first line of a .csv file is a header; other files know it themselves.
 
     Returns
     -------
     Table
-        Numbers, and names if the file has them.
+        Numbers, names if the file has them, and notes on doubts.
 
     Examples
     --------
@@ -101,9 +108,11 @@ def read_named_table(path: str | os.PathLike[str]) -> Table:
     ...     read_named_table(file).names
     ('left', 'right')
     """
+    if header not in HEADERS:
+        raise ValueError(f"header must be one of {', '.join(HEADERS)}, got {header!r}.")
     file, entry = _split(os.fspath(path))
     kind = file.suffix.lower()
-    if kind not in (_ARRAYS, _ENTRIES, *_NAMED):
+    if kind not in (_ARRAYS, _ENTRIES, _TEXT, _COLUMNS):
         raise ValueError(
             f"{file} is no table that can be read; pass a file that ends with .npy, .npz, .csv or .parquet."
         )
@@ -111,15 +120,26 @@ def read_named_table(path: str | os.PathLike[str]) -> Table:
         if not stream.read(1):
             raise ValueError(f"{file} is empty.")
     with _blaming(file):
-        if kind in _NAMED:
-            return _named(*_NAMED[kind](file))
+        if kind == _TEXT:
+            return _named(*read_csv(file, header))
+        if kind == _COLUMNS:
+            return _named(*read_parquet(file))
         return Table(_checked(read_npz(file, entry) if kind == _ENTRIES else read_npy(file)))
 
 
-def _named(array: NDArray[Any], names: tuple[str, ...]) -> Table:
-    """A table whose names say more than that columns are counted."""
-    counted = any(names == tuple(str(i + first) for i in range(len(names))) for first in (0, 1))
-    return Table(_checked(array), () if counted or len(names) != array.shape[1] else names)
+def _named(array: NDArray[Any], names: tuple[str, ...], doubt: str = "") -> Table:
+    """A table without an index, whose names say more than that columns are counted."""
+    array = _checked(array)
+    if len(names) != array.shape[1]:
+        return Table(array, (), (doubt,) if doubt else ())
+    notes: tuple[str, ...] = ()
+    if len(names) > 1 and names[0] in _NAMES_OF_INDEX:
+        if not np.array_equal(array[:, 0], np.arange(len(array))):
+            raise WrongTableError(
+                "has a first column without a name: it looks like the index that pandas writes; write with index=False."
+            )
+        array, names, notes = array[:, 1:], names[1:], (_LEFT_OUT,)
+    return Table(array, () if is_counted(names) else names, notes)
 
 
 def _split(path: str) -> tuple[Path, str | None]:

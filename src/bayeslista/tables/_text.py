@@ -1,5 +1,7 @@
 """Comma-separated values."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +12,9 @@ from bayeslista.tables._wrong import WrongTableError
 
 _ENCODING = "utf-8-sig"  # spreadsheets write a mark in front
 _SHOWN = 40  # characters of a cell in a message
+_FEWEST_TO_DOUBT = 4  # columns; fewer numbers grow by chance too often
+_DOUBT = "was read without a header, though its first line grows from cell to cell: if that is one, pass --header yes."
+HEADERS = ("auto", "yes", "no")
 
 
 class _Layout(NamedTuple):
@@ -17,13 +22,14 @@ class _Layout(NamedTuple):
 
     delimiter: str | None
     skipped: int
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    doubt: str = ""
 
 
-def read_csv(file: Path) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Read a file of numbers, with or without a header, and the names in that."""
+def read_csv(file: Path, header: str) -> tuple[NDArray[np.float64], tuple[str, ...], str]:
+    """Read a file of numbers, the names in its header if it has one, and what is to be said of it."""
     try:
-        layout = _find_layout(file)
+        layout = _find_layout(file, header)
         try:
             values = np.loadtxt(
                 file,
@@ -39,27 +45,43 @@ def read_csv(file: Path) -> tuple[NDArray[np.float64], tuple[str, ...]]:
             if wrong is None or isinstance(error, UnicodeDecodeError):
                 raise
             raise WrongTableError(wrong) from error
-        return values, layout.names
+        return values, layout.names, layout.doubt
     except UnicodeDecodeError as error:
         raise WrongTableError(f"is no text in UTF-8 ({error.reason} at byte {error.start}).") from error
 
 
-def _find_layout(file: Path) -> _Layout:
-    """Look at the first line that is not blank."""
+def _find_layout(file: Path, header: str) -> _Layout:
+    """Look at the first two lines that are not blank."""
     with file.open(encoding=_ENCODING) as lines:
-        for number, line in enumerate(lines):
-            if line.strip():
-                delimiter = next((mark for mark in ";\t," if mark in line), None)
-                header = _is_header(line, delimiter)
-                return _Layout(delimiter, number + header, _names(line, delimiter) if header else ())
-    raise WrongTableError("holds no numbers: all of its lines are blank.")
-
-
-def _is_header(line: str, delimiter: str | None) -> bool:
-    """Whether a line holds names: no numbers, a comment, or the numbers of columns that pandas writes."""
+        filled = ((number, line) for number, line in enumerate(lines) if line.strip())
+        number, line = next(filled, (0, ""))
+        _, second = next(filled, (0, ""))
+    if not line:
+        raise WrongTableError("holds no numbers: all of its lines are blank.")
+    delimiter = next((mark for mark in ";\t," if mark in line), None)
     cells = _cells(line, delimiter)
-    counted = len(cells) > 2 and cells == [str(i) for i in range(len(cells))]
-    return line.lstrip().startswith("#") or counted or not any(_is_number(cell) for cell in cells)
+    if header == "yes" or (header == "auto" and (line.lstrip().startswith("#") or _is_header(cells))):
+        return _Layout(delimiter, number + 1, _names(line, delimiter))
+    doubtful = header == "auto" and len(cells) >= _FEWEST_TO_DOUBT and _grows(cells)
+    return _Layout(delimiter, number, doubt=_DOUBT if doubtful and not _grows(_cells(second, delimiter)) else "")
+
+
+def _is_header(cells: list[str]) -> bool:
+    """Whether cells are names: no numbers, or the numbers of columns; that of an index may be empty."""
+    named = cells[1:] if len(cells) > 1 and cells[0] == "" else cells
+    indexed = named is not cells
+    counted = (indexed or len(cells) > 2) and is_counted(named)
+    return counted or (indexed and _grows(named)) or not any(_is_number(cell) for cell in named)
+
+
+def is_counted(names: Sequence[str]) -> bool:
+    """Whether names are 0, 1, 2, … or 1, 2, 3, …."""
+    return any(list(names) == [str(i + first) for i in range(len(names))] for first in (0, 1))
+
+
+def _grows(cells: list[str]) -> bool:
+    """Whether all cells are numbers, each larger than the one before."""
+    return all(map(_is_number, cells)) and all(float(left) < float(right) for left, right in pairwise(cells))
 
 
 def _names(line: str, delimiter: str | None) -> tuple[str, ...]:
