@@ -150,6 +150,16 @@ class TestPredict:
         done = run("predict", "new.npy", "--model", "ista.safetensors", "--out", "out.npz", *options, code=1)
         assert "ISTA predicts no distributions" in done.stderr
 
+    def test_conformal_intervals_of_a_model_that_is_not_calibrated_are_refused_at_once(self, folder, monkeypatch):
+        model = bayeslista.load("net.safetensors")
+        model.recalibration_ = None
+        model.save("raw.safetensors")
+        monkeypatch.setattr(type(model), "predict_dist", None)
+        words = ["predict", "new.npy", "--model", "raw.safetensors", "--out", "out.npz", "--intervals", "conformal"]
+        done = run(*words, code=1)
+        assert "run bayeslista calibrate OBSERVATIONS CODES --model raw.safetensors" in done.stderr
+        assert not Path("out.npz").exists()
+
     def test_batches_change_nothing(self, folder, data, monkeypatch):
         run("predict", "new.npy", "--model", "ista.safetensors", "--out", "whole.npz")
         module = sys.modules["bayeslista.cli.predict"]

@@ -27,6 +27,7 @@ def folder(tmp_path, monkeypatch):
     for name, shape in {"y": (30, 8), "b": (30, 10), "few": (29, 10), "wide": (30, 9), "x": (8, 10)}.items():
         np.save(f"{name}.npy", np.random.default_rng(0).standard_normal(shape))
     np.save("flat.npy", np.zeros(30))
+    np.save("huge.npy", np.full((30, 8), 1e300))
     np.savez("two.npz", y=np.zeros((30, 8)), b=np.zeros((30, 10)))
     Path("text.csv").write_text("a,b\n1,2\n3,four\n")
     Path("missing.csv").write_text("1,2\nnan,4\n")
@@ -78,6 +79,8 @@ PREDICT = "predict {} --model {} --out {}"
         (PREDICT.format("wide.npy", "m.safetensors", "o.npz"), "wide.npy has 9 columns"),
         (PREDICT.format("nothing*.npy", "m.safetensors", "o.npz"), "nothing*.npy: No file has such a name"),
         (PREDICT.format("y.npy y.npy", "m.safetensors", "a_folder.npy"), "would be written to a_folder.npy/y.npz"),
+        (FIT.format("huge.npy", "b.npy"), "Error: observations huge.npy (X), codes b.npy (y): "),
+        (PREDICT.format("huge.npy", "m.safetensors", "o.npz"), "Error: observations huge.npy (X): "),
         ("evaluate y.npy few.npy --model m.safetensors", "few.npy has 29"),
         ("evaluate y.npy wide.npy --model m.safetensors", "codes of 10 coefficients"),
         ("evaluate wide.npy b.npy --model m.safetensors", "observations of 8 values"),

@@ -1,6 +1,7 @@
 """Files of the command line: tables that have to go together, models, and places to write to."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from bayeslista.tables import Table
 
 _NAMES_SHOWN = 20
+_ARGUMENT = re.compile(r"\b[Xy]\b")
 
 
 def read_observations(path: str, header: str) -> "Table":
@@ -120,6 +122,18 @@ def using(path: Path) -> Iterator[None]:
             f"the model in {path} does not work ({type(error).__name__}: {error}). Fit it anew; if that does not work "
             "either, you have found a bug in bayeslista."
         ) from error
+
+
+@contextmanager
+def naming(observations: str, codes: str | None = None) -> Iterator[None]:
+    """Say which files are meant where an estimator speaks of its arguments."""
+    try:
+        yield
+    except ValueError as error:
+        if not _ARGUMENT.search(str(error)):
+            raise
+        files = f"observations {observations} (X)" + ("" if codes is None else f", codes {codes} (y)")
+        raise ValueError(f"{files}: {error}") from error
 
 
 @contextmanager

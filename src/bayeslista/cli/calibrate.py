@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bayeslista.cli._files import check_pairs, check_place, describe, load_model, read_pairs, using, writing
+from bayeslista.cli._files import check_pairs, check_place, describe, load_model, naming, read_pairs, using, writing
 from bayeslista.cli._options import Choice, Codes, Header, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
@@ -43,7 +43,7 @@ def calibrate(
         )
     X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
-    with using(model):
+    with using(model), naming(observations, codes):
         made.calibrate(X.values, y, method=method)
     with writing(target):
         made.save(target)

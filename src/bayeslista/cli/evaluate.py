@@ -1,6 +1,6 @@
 """``bayeslista evaluate``: how good a model is on pairs that it did not learn from."""
 
-from bayeslista.cli._files import check_pairs, describe, load_model, read_pairs, using
+from bayeslista.cli._files import check_pairs, describe, load_model, naming, read_pairs, using
 from bayeslista.cli._options import Choice, Codes, Header, Json, Level, Model, Observations, Seed
 from bayeslista.cli._running import reported, tell
 from bayeslista.cli._scores import score, score_lines
@@ -26,7 +26,7 @@ def evaluate(
     made = load_model(model)
     X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
-    with using(model):
+    with using(model), naming(observations, codes):
         scores = score(made, X.values, y, level, seed)
     result = {
         "model": str(model),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bayeslista.cli._estimators import NAMES, class_name, make_estimator
-from bayeslista.cli._files import check_place, describe, keep_names, read_observations, read_pairs, writing
+from bayeslista.cli._files import check_place, describe, keep_names, naming, read_observations, read_pairs, writing
 from bayeslista.cli._options import Choice, Header, Json, Observations, Quiet, Seed
 from bayeslista.cli._running import reported, say, shows_progress, tell
 from bayeslista.cli._scores import score, score_lines
@@ -90,7 +90,8 @@ def fit(
     if progress:
         say(_STARTED.format(name))
     start = time.perf_counter()
-    made.fit(*training, **kept)
+    with naming(observations, codes):
+        made.fit(*training, **kept)
     seconds = time.perf_counter() - start
     if "verbose" in made.get_params():
         made.set_params(verbose=0)  # the file is the same whoever watches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayeslista.cli._files import check_columns, check_place, load_model, read_observations, using, writing
+from bayeslista.cli._files import check_columns, check_place, load_model, naming, read_observations, using, writing
 from bayeslista.cli._options import Choice, Header, Json, Level, Model, Quiet
 from bayeslista.cli._running import reported, shows_progress, tell
 
@@ -61,14 +61,15 @@ def predict(
     for target in targets:
         check_place(target)
     made = load_model(model)
+    forecast = _forecast(made, model, level, intervals)
     files: list[dict[str, Any]] = []
     for file, target in zip(inputs, targets, strict=True):
         table = read_observations(file, header)
         check_columns(made, table, file)
         X = table.values
-        with using(model):
+        with using(model), naming(file):
             bar = _bar(file, len(X), shows_progress(quiet))
-            names = _write(made, X, target, _forecast(made, level, intervals), bar)
+            names = _write(made, X, target, forecast, bar)
         files.append({"observations": file, "out": str(target), "n_rows": len(X), "columns": names})
     result = {"model": str(model), "estimator": type(made).__name__, "level": level, "files": files}
     lines = [f"{each['out']}: {', '.join(each['columns'])} of {each['n_rows']} signals." for each in files]
@@ -118,12 +119,19 @@ def _stem(file: str) -> str:
     return f"{Path(archive).stem}-{entry}" if colon and archive.lower().endswith(".npz") else Path(name).stem
 
 
-def _forecast(model: Any, level: float, intervals: str) -> Callable[["np.ndarray"], dict[str, "np.ndarray"]]:
+def _forecast(
+    model: Any, path: Path, level: float, intervals: str
+) -> Callable[["np.ndarray"], dict[str, "np.ndarray"]]:
     """What to write of a batch."""
     if not hasattr(model, "predict_dist"):
         if intervals != "model":
             raise ValueError(f"{type(model).__name__} predicts no distributions, and so no intervals.")
         return lambda X: {"mean": model.predict(X)}
+    if intervals == "conformal" and getattr(model, "recalibration_", None) is None:
+        raise ValueError(
+            f"the model in {path} is not calibrated, as conformal intervals need it: with pairs that it did not learn "
+            f"from, run bayeslista calibrate OBSERVATIONS CODES --model {path}"
+        )
 
     def forecast(X: "np.ndarray") -> dict[str, "np.ndarray"]:
         dist = model.predict_dist(X)

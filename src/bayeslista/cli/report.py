@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayeslista.cli._files import check_pairs, check_place, load_model, read_pairs, using, writing
+from bayeslista.cli._files import check_pairs, check_place, load_model, naming, read_pairs, using, writing
 from bayeslista.cli._options import Choice, Codes, Header, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
@@ -31,6 +31,6 @@ def report(
     X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
     write = import_module("bayeslista.model_report").write_model_report
-    with using(model), writing(out):
+    with using(model), naming(observations, codes), writing(out):
         write(made, X.values, y, out)
     tell({"model": str(model), "out": str(out), "n_pairs": len(y)}, [f"Open {out} for the report."], as_json)
