@@ -298,6 +298,34 @@ class TestReportAndDemo:
         assert asked == [["--out", "shown", "--seed", "5"]]
 
 
+class TestCheckpoints:
+    WORDS = (*FIT, "--estimator", "lista", "--layers", 2, "--max-iter", 3, "--checkpoint", "c.safetensors")
+
+    def test_an_interrupted_fit_says_how_to_go_on_and_later_that_it_did(self, folder, monkeypatch):
+        from bayeslista.estimators._checkpoints import Checkpoint
+
+        after = Checkpoint.after
+
+        def interrupted(self, *state):
+            after(self, *state)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "after", interrupted)
+            done = run(*self.WORDS, code=130)
+        assert done.stderr == "\nInterrupted; the same command goes on from c.safetensors\n"
+        assert not Path("m.safetensors").exists()
+        assert "The fit went on from c.safetensors." in run(*self.WORDS).stdout.splitlines()
+        learned = Path("m.safetensors").read_bytes()
+        ended = "The fit had ended before: this is what c.safetensors holds."
+        assert ended in run(*self.WORDS).stdout.splitlines()
+        assert Path("m.safetensors").read_bytes() == learned
+        assert told(*self.WORDS)["checkpoint"] == {"path": "c.safetensors", "before": "ended"}
+
+    def test_a_fit_from_the_start_says_nothing_of_it(self, folder):
+        assert run(*self.WORDS).stdout.count("\n") == 1
+
+
 class TestProgress:
     @pytest.fixture
     def terminal(self, monkeypatch):

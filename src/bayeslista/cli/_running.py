@@ -26,8 +26,8 @@ def reported(command: _Command) -> _Command:
         try:
             with _plain_warnings():
                 command(*arguments, **options)
-        except KeyboardInterrupt:
-            say("\nInterrupted.")
+        except KeyboardInterrupt as stop:
+            say(f"\nInterrupted; {stop}" if str(stop) else "\nInterrupted.")
             raise typer.Exit(INTERRUPTED) from None
         except (ValueError, OSError, ImportError, MemoryError) as error:
             say(f"Error: {_reason(error)}")

@@ -1,18 +1,34 @@
 """``bayeslista fit``: learn from tables, and keep the model in a file."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bayeslista.cli._estimators import NAMES, class_name, make_estimator
-from bayeslista.cli._files import check_place, describe, keep_names, naming, read_observations, read_pairs, writing
+from bayeslista.cli._files import (
+    check_place,
+    describe,
+    keep_names,
+    load_model,
+    naming,
+    read_observations,
+    read_pairs,
+    writing,
+)
 from bayeslista.cli._options import Choice, Header, Json, Observations, Quiet, Seed
 from bayeslista.cli._running import reported, say, shows_progress, tell
 from bayeslista.cli._scores import score, score_lines
 
 _LEVEL = 0.9
+_NOT_BEGUN, _BEGUN, _ENDED = "not begun", "begun", "ended"
+_RESUMED = {
+    _BEGUN: "The fit went on from {}.",
+    _ENDED: "The fit had ended before: this is what {} holds.",
+}
 _STARTED = "Fitting {}. This can take minutes."
 
 
@@ -90,7 +106,8 @@ def fit(
     if progress:
         say(_STARTED.format(name))
     start = time.perf_counter()
-    with naming(observations, codes):
+    before = _course_before(checkpoint)
+    with naming(observations, codes), _told_how_to_go_on(checkpoint):
         made.fit(*training, **kept)
     seconds = time.perf_counter() - start
     if "verbose" in made.get_params():
@@ -109,10 +126,13 @@ def fit(
         "n_components": made.n_components_,
         "with_codes": codes is not None,
         "seconds": round(seconds, 3),
+        "checkpoint": None if checkpoint is None else {"path": str(checkpoint), "before": before},
         "scores": scores,
     }
     learned_from = f"{n_fitted} {'observations' if codes is None else 'pairs'}"
     lines = [f"{model}: {describe(made)}, fitted to {learned_from} in {seconds:.1f} s."]
+    if before != _NOT_BEGUN:
+        lines.append(_RESUMED[before].format(checkpoint))
     if scores is not None:
         lines += [f"On {n_test} pairs held out:", *score_lines(scores, _LEVEL)]
     tell(result, lines, as_json)
@@ -123,6 +143,28 @@ def _checked_checkpoint(checkpoint: Path, name: str) -> Path:
         raise typer.BadParameter("is of no use where nothing is learned.", param_hint="--checkpoint")
     check_place(checkpoint)
     return checkpoint
+
+
+def _course_before(checkpoint: Path | None) -> str:
+    """How far a checkpoint is; whether it is one of this fit, the fit itself finds out."""
+    if checkpoint is None or not checkpoint.exists():
+        return _NOT_BEGUN
+    try:
+        load_model(checkpoint)
+    except ValueError:
+        return _BEGUN
+    return _ENDED
+
+
+@contextmanager
+def _told_how_to_go_on(checkpoint: Path | None) -> Iterator[None]:
+    """Say, where a fit is interrupted, that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if checkpoint is None or not checkpoint.exists():
+            raise
+        raise KeyboardInterrupt(f"the same command goes on from {checkpoint}") from stop
 
 
 def _check_codes_are_not_needed(name: str, design_matrix: str | None, test_fraction: float) -> None:
