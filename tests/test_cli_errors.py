@@ -116,6 +116,8 @@ def test_work_that_fails_says_why_and_exits_with_one(folder, words, message):
         (PREDICT.format("y.npy", "m.safetensors", "o"), "has to end with .npz, .csv, .parquet"),
         (PREDICT.format("y.npy x.npy", "m.safetensors", "o.npz"), "there are 2 tables; name a folder, or put {name}"),
         (PREDICT.format("y.npy", "m.safetensors", "o.npz") + " --level 1.5", "--level"),
+        (PREDICT.format("y.npy", "m.safetensors", "o.npz") + " --level nan", "a probability"),
+        ("evaluate y.npy b.npy --model m.safetensors --level 90", "'--level': 90 is to be a probability such as 0.9"),
         (PREDICT.format("y.npy", "m.safetensors", "o.npz") + " --intervals wide", "choose one of model, conformal"),
         ("calibrate y.npy b.npy --model m.safetensors --method spline", "choose one of isotonic, logistic"),
         ("demo --seed -1", "--seed"),
