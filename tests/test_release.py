@@ -110,7 +110,7 @@ class TestArchives:
         assert Version(told["Version"]) == Version(archives[1].name.split("-")[1])
         assert told["License-Expression"] == "BSD-3-Clause"
         assert told.get_payload().startswith("# bayeslista")
-        assert "bayeslista = bayeslista.cli:app" in scripts
+        assert "bayeslista = bayeslista.cli:main" in scripts
         needed = {r.name for r in map(Requirement, told.get_all("Requires-Dist")) if r.marker is None}
         project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         assert needed == {Requirement(line).name for line in project["dependencies"]}

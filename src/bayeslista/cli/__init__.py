@@ -10,8 +10,9 @@ import typer
 
 from bayeslista import __version__
 from bayeslista.cli import bench, calibrate, demo, evaluate, fit, inspect, predict, report, reproduce
+from bayeslista.cli._compilation import keep_compiled
 
-__all__ = ["app"]
+__all__ = ["app", "main"]
 
 _COMMANDS = (
     fit.fit,
@@ -64,3 +65,9 @@ app = typer.Typer(
 app.callback(help=_help(_commands.__doc__))(_commands)
 for _command in _COMMANDS:
     app.command(_command.__name__, help=_help(_command.__doc__))(_command)
+
+
+def main() -> None:
+    """Run a command, as the installed program does."""
+    keep_compiled()
+    app()
