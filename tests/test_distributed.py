@@ -370,7 +370,7 @@ def work(X, Y, B):
     predict_to_zarr(coder, X, folder / "codes", return_std=False, prob_active=False, batch_size=1024, overwrite=True)
     fit_stream(SpikeSlabNet(2, mode="fast", calibration_steps=0), (Y, B), batch_size=8192)
 
-wide = make_sparse_codes(n_train=60, n_test=2048, n_observed=1000, n_components=2, random_state=0)
+wide = make_sparse_codes(n_train=60, n_test=2048, n_observed=250, n_components=2, random_state=0)
 coder = ISTA(2, dtype="float32", design_matrix=wide.design_matrix).fit(wide.Y_train, wide.B_train)
 pairs = make_sparse_codes(n_train=9000, n_test=1, n_observed=40, n_components=40, random_state=0)
 small, large = (

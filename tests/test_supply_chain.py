@@ -92,10 +92,10 @@ class TestPins:
 
 FORBIDDEN_CALLS = {
     "eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.execv", "os.spawnl", "subprocess.getoutput",
-    "joblib.load", "pandas.read_pickle", "tempfile.mktemp",
+    "joblib.load", "joblib.numpy_pickle", "pandas.read_pickle", "tempfile.mktemp",
 }  # fmt: skip
 FORBIDDEN_MODULES = {
-    "pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "socket", "ssl", "urllib", "http", "requests",
+    "pickle", "cloudpickle", "dill", "marshal", "shelve", "socket", "ssl", "urllib", "http", "requests",
     "ftplib", "telnetlib", "smtplib", "xmlrpc", "asyncio",
 }  # fmt: skip
 FORBIDDEN_ARGUMENTS = {"allow_pickle", "shell"}
