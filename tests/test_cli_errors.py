@@ -63,7 +63,7 @@ PREDICT = "predict {} --model {} --out {}"
         (FIT.format("photo.png", "b.npy"), "photo.png is no table that can be read"),
         (FIT.format("cut.npy", "b.npy"), "cut.npy is damaged or cut short"),
         (FIT.format("empty.csv", "b.npy"), "empty.csv is empty"),
-        (FIT.format("text.csv", "b.npy"), "line 3, column 2 holds 'four'"),
+        (FIT.format("text.csv", "b.npy"), "line 3, column 2 ('b') holds 'four'"),
         (FIT.format("missing.csv", "b.npy"), "nan in row 2, column 1"),
         (FIT.format("two.npz", "b.npy"), "There are: y, b."),
         (FIT.format("flat.npy", "b.npy"), "reshape it to one row for every signal"),
@@ -120,6 +120,7 @@ def test_work_that_fails_says_why_and_exits_with_one(folder, words, message):
         ("evaluate y.npy b.npy --model m.safetensors --level 90", "'--level': 90 is to be a probability such as 0.9"),
         (PREDICT.format("y.npy", "m.safetensors", "o.npz") + " --intervals wide", "choose one of model, conformal"),
         ("calibrate y.npy b.npy --model m.safetensors --method spline", "choose one of isotonic, logistic"),
+        (FIT.format("y.npy", "b.npy") + " --checkpoint c.safetensors", "is of no use where nothing is learned"),
         ("demo --seed -1", "--seed"),
     ],
 )

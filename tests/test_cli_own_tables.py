@@ -67,6 +67,13 @@ class TestNames:
         message = run(PREDICT.format("other.csv"), code=1).stderr
         assert "'infrared' in column 3, where the model was fitted to 'blue'. Pass the columns of the fit" in message
 
+    def test_a_column_too_many_is_named(self):
+        fit()
+        Path("other.csv").write_text("id,red,green,blue\n7,1,2,3\n")
+        message = run(PREDICT.format("other.csv"), code=1).stderr
+        assert "other.csv has 4 columns" in message
+        assert "The first column that it does not know is 'id'." in message
+
     @pytest.mark.parametrize("header", ["", "0,1,2\n", "# by a program, today\n", "measured,today\n"])
     def test_a_table_without_names_goes_by_position(self, header):
         fit()

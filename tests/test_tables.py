@@ -146,7 +146,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("a,b\n1,2\n3,x\n", "line 3, column 2 holds 'x', which is no number"),
+            ("a,b\n1,2\n3,x\n", r"line 3, column 2 \('b'\) holds 'x', which is no number"),
             ("1,2\n3,\n", "line 2, column 2 is empty"),
             ("1,two\n3,4\n", "line 1, column 2 holds 'two'"),
             ("1,2\n\n3,4,5\n", "line 3 has 3 cells, the lines before it have 2"),

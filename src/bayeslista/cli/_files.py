@@ -61,12 +61,14 @@ def check_columns(model: "BaseSparseCoder", X: "Table", observations: str) -> No
     """Refuse observations of another size, or of other columns, than the model was fitted to."""
     n_columns = X.values.shape[1]
     expected = getattr(model, "n_features_in_", n_columns)
+    fitted = tuple(map(str, getattr(model, "feature_names_in_", X.names)))
     if n_columns != expected:
+        strange = [name for name in X.names if name not in fitted]
         raise ValueError(
             f"{observations} has {n_columns} columns, and the model was fitted to observations of {expected} values; "
             "pass observations of that size, one row a signal."
+            + (f" The first column that it does not know is {strange[0]!r}." if strange else "")
         )
-    fitted = tuple(map(str, getattr(model, "feature_names_in_", X.names)))
     if X.names and X.names != fitted:
         raise ValueError(f"{observations} {_first_difference(X.names, fitted)}")
 

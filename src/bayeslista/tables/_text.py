@@ -114,7 +114,11 @@ def _wrong_line(file: Path, layout: _Layout) -> str | None:
             for column, cell in enumerate(cells, start=1):
                 if not _is_number(cell):
                     what = f"holds {cell[:_SHOWN]!r}, which is no number" if cell else "is empty"
-                    return f"cannot be read: line {number}, column {column} {what}. Every cell has to be a number."
+                    named = f" ({layout.names[column - 1]!r})" if len(layout.names) == len(cells) else ""
+                    return (
+                        f"cannot be read: line {number}, column {column}{named} {what}. Every cell has to be a number; "
+                        "leave out columns of names or dates."
+                    )
             width = width or len(cells)
             if len(cells) != width:
                 return f"cannot be read: line {number} has {len(cells)} cells, the lines before it have {width}."
