@@ -2,7 +2,7 @@
 
     python benchmarks/speed/first_calls.py results/bench_first.json
 
-Every number is from a process of its own on one core, the best of three.
+Every number is from a process of its own on one core, the best of two.
 """
 
 import json
@@ -79,7 +79,7 @@ def seconds(code: str, **environment: str) -> float:
     return float(done.stdout.split()[-1])
 
 
-def best(code: str, times: int = 3, **environment: str) -> float:
+def best(code: str, times: int = 2, **environment: str) -> float:
     return min(seconds(code, **environment) for _ in range(times))
 
 
