@@ -8,8 +8,11 @@ from jax.scipy.stats import norm
 
 from bayeslista.anchored_network import (
     AnchoredWeights,
+    RowColumn,
     expected_error_and_gradient,
+    layer_matrices,
     propagate_anchored,
+    propagate_layers,
     recurrent_mean,
 )
 from bayeslista.moments import soft_threshold_moments
@@ -34,8 +37,15 @@ def _problem(n_layers, seed=0):
     return *jax.tree.map(jnp.asarray, arrays), jnp.asarray(rng.uniform(0.05, 0.5, n_layers))
 
 
+def _by_rows_and_columns(seed=0):
+    rng = np.random.default_rng(seed)
+    encoder = rng.normal(0, 0.3, (D, K)), rng.uniform(0.1, 0.5, D), rng.uniform(0.1, 0.5, K)
+    residual = rng.normal(0, 0.2, (D, D)), rng.uniform(0.1, 0.3, D), rng.uniform(0.1, 0.3, D)
+    return AnchoredWeights(*(RowColumn(*map(jnp.asarray, part)) for part in (encoder, residual)))
+
+
 def _plain_error(weights, shrinkage, X, Y, B, included):
-    (w_mean, w_var), (r_mean, r_var) = weights
+    w_mean, w_var, r_mean, r_var = (getattr(part, name) for part in weights for name in ("mean", "var"))
     s_mean = jnp.eye(D) - w_mean @ X + r_mean
     total = 0.0
     for y, code, weight in zip(Y, B, included, strict=True):
@@ -53,9 +63,12 @@ def _plain_error(weights, shrinkage, X, Y, B, included):
     return total
 
 
+@pytest.mark.parametrize("by_rows_and_columns", [False, True])
 @pytest.mark.parametrize("n_layers", [1, 3])
-def test_expected_error_and_gradient_equal_autodiff_of_plain_formulas(n_layers):
+def test_expected_error_and_gradient_equal_autodiff_of_plain_formulas(n_layers, by_rows_and_columns):
     weights, X, Y, B, shrinkage = _problem(n_layers)
+    if by_rows_and_columns:
+        weights = _by_rows_and_columns()
     included = jnp.array([1.0, 0.5, 0.0])
     error, mean, gradient = jax.jit(expected_error_and_gradient)(weights, X, Y, B, shrinkage, included)
     entering, output = propagate_anchored(weights, X, Y, shrinkage)
@@ -67,6 +80,19 @@ def test_expected_error_and_gradient_equal_autodiff_of_plain_formulas(n_layers):
     np.testing.assert_allclose(gradient.shrinkage, by_shrinkage, rtol=1e-9)
     for ours, theirs in zip(jax.tree.leaves(gradient.weights), jax.tree.leaves(by_weights), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("variance_dtype", [None, np.float32])
+def test_variances_by_row_and_column_are_those_of_the_entries(variance_dtype):
+    _, X, Y, _, shrinkage = _problem(4)
+    short = _by_rows_and_columns()
+    whole = AnchoredWeights(*(Gaussian(part.mean, part.var) for part in short))
+    ours, theirs = (
+        propagate_layers(layer_matrices(weights, X, variance_dtype), Y, shrinkage) for weights in (short, whole)
+    )
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5 if variance_dtype else 1e-11)
 
 
 def test_with_certain_encoder_it_is_the_free_network():

@@ -14,11 +14,12 @@ squares of matrices and vectors taken elementwise. Backwards, with :math:`g_m, g
     g_s = B^T g_v, \quad g_e = M_S^T g_m - X^T g_u + 2 e \circ V_R^T g_v .
 
 So a layer is three products of matrices either way, with :math:`M_S`, with :math:`X` and with :math:`[B, V_R, V_W]`;
-the derivatives in the weights of all layers together are two more. Everything is batched over the rows of the
-observations.
+the derivatives in the weights of all layers together are two more. Where every variance is the product of one number
+for its row and one for its column (:class:`RowColumn`), the third product is one with :math:`M_S^2` alone. Everything
+is batched over the rows of the observations.
 """
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,11 +36,27 @@ from bayeslista.quick_moments import (
 )
 
 
-class AnchoredWeights(NamedTuple):
-    """The belief about W and R."""
+class RowColumn(NamedTuple):
+    """Independent Gaussians, one for every entry of a matrix, whose variances have a factor a row and one a column."""
 
-    encoder: Gaussian
-    residual: Gaussian
+    mean: Float[Array, "m n"]
+    rows: Float[Array, " m"]
+    columns: Float[Array, " n"]
+
+    @property
+    def var(self) -> Float[Array, "m n"]:
+        """The variance of every entry."""
+        return self.rows[:, None] * self.columns
+
+
+_Kind = TypeVar("_Kind", Gaussian, RowColumn)
+
+
+class AnchoredWeights(NamedTuple, Generic[_Kind]):
+    """The belief about W and R, both of one kind."""
+
+    encoder: _Kind
+    residual: _Kind
 
 
 class Propagated(NamedTuple):
@@ -49,10 +66,10 @@ class Propagated(NamedTuple):
     output: Gaussian
 
 
-class AnchoredGradient(NamedTuple):
-    """Derivatives in the weights' means and variances and in the threshold of every layer."""
+class AnchoredGradient(NamedTuple, Generic[_Kind]):
+    """Derivatives in the weights' means and variances, or their factors, and in the threshold of every layer."""
 
-    weights: AnchoredWeights
+    weights: AnchoredWeights[_Kind]
     shrinkage: Float[Array, " L"]
 
 
@@ -67,26 +84,130 @@ class LayerMatrices(NamedTuple):
         M_S.
     design : array of shape (K, D)
         X, in the floating type that variances are carried in.
-    spread : array of shape (D, 2 D + K)
-        B, V_R and V_W side by side, for s, e² and u², in the same type.
+    spread : tuple of arrays
+        What makes variances, in the same type.
     """
 
     encoder: Float[Array, "D K"]
     recurrent: Float[Array, "D D"]
     design: Float[Array, "K D"]
-    spread: Float[Array, "D 2*D+K"]
+    spread: "_Elementwise | _ByRowAndColumn"
+
+
+class _Powers(NamedTuple):
+    """What variances are made of: s, e² and u²."""
+
+    var: Array
+    square: Array
+    misfit_square: Array
 
 
 class _Passed(NamedTuple):
-    """What came out of a threshold, kept for the backward sweep."""
+    """What came out of a threshold, and the misfit it left, kept for the backward sweep."""
 
     mean: Array
-    misfit: Array  # u
-    powers: Array  # s, e² and u² side by side
+    var: Array
+    misfit: Array
     slopes: Slopes
 
+    @property
+    def powers(self) -> _Powers:
+        return _Powers(self.var, self.mean * self.mean, self.misfit * self.misfit)
 
-def recurrent_mean(weights: AnchoredWeights, design_matrix: Float[Array, "K D"]) -> Float[Array, "D D"]:
+
+class _Elementwise(NamedTuple):
+    """B, V_R and V_W side by side."""
+
+    matrix: Float[Array, "D 2*D+K"]
+
+    @classmethod
+    def of(cls, weights: AnchoredWeights[Gaussian], recurrent: Array, design_matrix: Array) -> Self:
+        encoder, residual = weights
+        of_var = recurrent * recurrent + residual.var + encoder.var @ (design_matrix * design_matrix)
+        return cls(jnp.concatenate([of_var, residual.var, encoder.var], axis=1))
+
+    def first(self, observed_square: Array) -> Array:
+        """Variances that observations alone bring."""
+        return observed_square @ self.matrix[:, -observed_square.shape[1] :].T
+
+    def variance(self, powers: _Powers) -> Array:
+        return jnp.concatenate(powers, axis=1) @ self.matrix.T
+
+    def back(self, by_var: Array) -> _Powers:
+        """Derivatives in the powers."""
+        return _Powers(*self._parts(by_var @ self.matrix))
+
+    def gradient(
+        self, by_var: Array, powers: _Powers, first: Array, observed_square: Array, design_square: Array
+    ) -> tuple[Array, tuple[Array], tuple[Array]]:
+        """Derivatives in M_S² and in the variances of W and of R, from those in the variances of all layers."""
+        by_of_var, by_residual, by_encoder = self._parts(by_var.T @ jnp.concatenate(powers, axis=1))
+        by_encoder = by_encoder + first.T @ observed_square + by_of_var @ design_square.T
+        return by_of_var, (by_encoder,), (by_residual + by_of_var,)
+
+    def _parts(self, whole: Array) -> list[Array]:
+        n_components = len(self.matrix)
+        return jnp.split(whole, [n_components, 2 * n_components], axis=1)
+
+
+class _ByRowAndColumn(NamedTuple):
+    """M_S², and the factors of V_W, V_R and V_W X²."""
+
+    squares: Float[Array, "D D"]
+    encoder_rows: Float[Array, " D"]
+    encoder_columns: Float[Array, " K"]
+    design_columns: Float[Array, " D"]
+    residual_rows: Float[Array, " D"]
+    residual_columns: Float[Array, " D"]
+
+    @classmethod
+    def of(cls, weights: AnchoredWeights[RowColumn], recurrent: Array, design_matrix: Array) -> Self:
+        (_, p, q), (_, r, t) = weights
+        return cls(recurrent * recurrent, p, q, q @ (design_matrix * design_matrix), r, t)
+
+    def first(self, observed_square: Array) -> Array:
+        """Variances that observations alone bring."""
+        return jnp.outer(observed_square @ self.encoder_columns, self.encoder_rows)
+
+    def variance(self, powers: _Powers) -> Array:
+        of_encoder, of_residual = self._received(powers)
+        return (
+            powers.var @ self.squares.T
+            + of_encoder[:, None] * self.encoder_rows
+            + of_residual[:, None] * self.residual_rows
+        )
+
+    def back(self, by_var: Array) -> _Powers:
+        """Derivatives in the powers."""
+        by_encoder, by_residual = (by_var @ self.encoder_rows)[:, None], (by_var @ self.residual_rows)[:, None]
+        by_square = by_residual * self.residual_columns
+        by_s = by_var @ self.squares + by_encoder * self.design_columns + by_square
+        return _Powers(by_s, by_square, by_encoder * self.encoder_columns)
+
+    def gradient(
+        self, by_var: Array, powers: _Powers, first: Array, observed_square: Array, design_square: Array
+    ) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
+        """Derivatives in M_S² and in the factors of W and of R, from those in the variances of all layers."""
+        of_encoder, of_residual = self._received(powers)
+        by_encoder, by_residual = by_var @ self.encoder_rows, by_var @ self.residual_rows
+        encoder_rows = of_encoder @ by_var + (observed_square @ self.encoder_columns) @ first
+        encoder_columns = (
+            by_encoder @ powers.misfit_square
+            + design_square @ (by_encoder @ powers.var)
+            + (first @ self.encoder_rows) @ observed_square
+        )
+        residual = of_residual @ by_var, by_residual @ (powers.var + powers.square)
+        return by_var.T @ powers.var, (encoder_rows, encoder_columns), residual
+
+    def _received(self, powers: _Powers) -> tuple[Array, Array]:
+        """What the rows of V_W and of V_R are multiplied by."""
+        return (
+            powers.var @ self.design_columns + powers.misfit_square @ self.encoder_columns,
+            (powers.var + powers.square) @ self.residual_columns,
+        )
+
+
+def recurrent_mean(weights: AnchoredWeights[_Kind], design_matrix: Float[Array, "K D"]) -> Float[Array, "D D"]:
     """Mean of S.
 
     Parameters
@@ -115,7 +236,7 @@ def recurrent_mean(weights: AnchoredWeights, design_matrix: Float[Array, "K D"])
 
 
 def layer_matrices(
-    weights: AnchoredWeights, design_matrix: Float[Array, "K D"], variance_dtype: jnp.dtype | None = None
+    weights: AnchoredWeights[_Kind], design_matrix: Float[Array, "K D"], variance_dtype: jnp.dtype | None = None
 ) -> LayerMatrices:
     """Make what all layers share.
 
@@ -139,30 +260,29 @@ def layer_matrices(
     >>> from bayeslista.anchored_network import AnchoredWeights, layer_matrices
     >>> from bayeslista.quick_moments import Gaussian
     >>> weights = AnchoredWeights(Gaussian(0.5 * jnp.eye(2), jnp.zeros((2, 2))), Gaussian(*jnp.zeros((2, 2, 2))))
-    >>> layer_matrices(weights, jnp.eye(2)).spread.shape
-    (2, 6)
+    >>> layer_matrices(weights, jnp.eye(2)).recurrent.tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
     """
-    encoder, residual = weights
     recurrent = recurrent_mean(weights, design_matrix)
-    of_var = recurrent * recurrent + residual.var + encoder.var @ (design_matrix * design_matrix)
-    spread = jnp.concatenate([of_var, residual.var, encoder.var], axis=1)
-    dtype = spread.dtype if variance_dtype is None else variance_dtype
-    return LayerMatrices(encoder.mean, recurrent, jnp.astype(design_matrix, dtype), spread.astype(dtype))
+    kind = _Elementwise if isinstance(weights.encoder, Gaussian) else _ByRowAndColumn
+    spread, dtype = kind.of(weights, recurrent, design_matrix), variance_dtype or recurrent.dtype
+    spread, design = jax.tree.map(lambda part: jnp.astype(part, dtype), (spread, design_matrix))
+    return LayerMatrices(weights.encoder.mean, recurrent, design, spread)
 
 
 def _first(matrices: LayerMatrices, observations: Array) -> tuple[Array, Array, Gaussian]:
     """What observations bring to every layer, they themselves as variances see them, and what enters the first."""
     drive = observations @ matrices.encoder.T
-    seen = _reduced(observations, matrices.spread.dtype)
-    return drive, seen, _held(drive, (seen * seen) @ matrices.spread[:, -seen.shape[1] :].T)
+    seen = _reduced(observations, matrices.design.dtype)
+    return drive, seen, _held(drive, matrices.spread.first(seen * seen))
 
 
-def _next(matrices: LayerMatrices, drive: Array, seen: Array, mean: Array, var: Array) -> tuple[Gaussian, Array, Array]:
-    """What enters the next threshold, with the misfit and the powers that it is made of."""
+def _next(matrices: LayerMatrices, drive: Array, seen: Array, mean: Array, var: Array) -> tuple[Gaussian, Array]:
+    """What enters the next threshold, with the misfit that is left."""
     reduced = _reduced(mean, var.dtype)
     misfit = seen - reduced @ matrices.design.T
-    powers = jnp.concatenate([var, reduced * reduced, misfit * misfit], axis=1)
-    return _held(drive + mean @ matrices.recurrent.T, powers @ matrices.spread.T), misfit, powers
+    powers = _Powers(var, reduced * reduced, misfit * misfit)
+    return _held(drive + mean @ matrices.recurrent.T, matrices.spread.variance(powers)), misfit
 
 
 def _reduced(values: Array, dtype: jnp.dtype) -> Array:
@@ -220,7 +340,7 @@ def propagate_layers(
 
 @jax.jit
 def propagate_anchored(
-    weights: AnchoredWeights,
+    weights: AnchoredWeights[_Kind],
     design_matrix: Float[Array, "K D"],
     observations: Float[Array, "n K"],
     shrinkage: Float[Array, " L"],
@@ -256,13 +376,13 @@ def propagate_anchored(
 
 
 def expected_error_and_gradient(
-    weights: AnchoredWeights,
+    weights: AnchoredWeights[_Kind],
     design_matrix: Float[Array, "K D"],
     observations: Float[Array, "n K"],
     codes: Float[Array, "n D"],
     shrinkage: Float[Array, " L"],
     included: Float[Array, " n"],
-) -> tuple[Float[Array, ""], Float[Array, "n D"], AnchoredGradient]:
+) -> tuple[Float[Array, ""], Float[Array, "n D"], AnchoredGradient[_Kind]]:
     r"""Expected squared error of the output, summed over pairs and coefficients, and its gradient.
 
     Parameters
@@ -300,12 +420,11 @@ def expected_error_and_gradient(
     """
     matrices = layer_matrices(weights, design_matrix)
     drive, seen, first = _first(matrices, observations)
-    n_components = codes.shape[1]
 
     def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, _Passed]:
         output, slopes = quick_moments_and_slopes(*entering, threshold)
-        following, misfit, powers = _next(matrices, drive, seen, *output)
-        return following, _Passed(output.mean, misfit, powers, slopes)
+        following, misfit = _next(matrices, drive, seen, *output)
+        return following, _Passed(*output, misfit, slopes)
 
     last, passed = jax.lax.scan(layer, first, shrinkage[:-1])
     (mean, var), slopes = quick_moments_and_slopes(*last, shrinkage[-1])
@@ -314,8 +433,7 @@ def expected_error_and_gradient(
 
     def back(carry: tuple[Array, Array], before: _Passed) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         by_mean, by_var = carry
-        by_powers = by_var @ matrices.spread
-        by_s, by_square, by_misfit_square = jnp.split(by_powers, [n_components, 2 * n_components], axis=1)
+        by_s, by_square, by_misfit_square = matrices.spread.back(by_var)
         by_misfit = 2 * before.misfit * by_misfit_square
         by_e = by_mean @ matrices.recurrent - by_misfit @ matrices.design + 2 * before.mean * by_square
         by_shrinkage = jnp.sum(by_threshold(before.slopes, before.mean, by_e, by_s))
@@ -323,21 +441,17 @@ def expected_error_and_gradient(
 
     start = back_through(slopes, mean, *by_output)
     (first_mean, first_var), (by_means, by_vars, by_shrinkage) = jax.lax.scan(back, start, passed, reverse=True)
-
-    def over_layers(by: Array, received: Array) -> Array:
-        """Sum of outer products over layers and pairs: one product of matrices, not one a layer."""
-        return by.reshape(-1, by.shape[-1]).T @ received.reshape(-1, received.shape[-1])
-
-    by_spread = over_layers(by_vars, passed.powers)
-    by_of_var, by_residual_var, by_encoder_var = jnp.split(by_spread, [n_components, 2 * n_components], axis=1)
-    by_recurrent = over_layers(by_means, passed.mean) + 2 * matrices.recurrent * by_of_var
+    # Sums of outer products over layers and pairs: one product of matrices, not one a layer.
+    rows, by_mean_rows, by_var_rows = jax.tree.map(
+        lambda part: part.reshape(-1, part.shape[-1]), (passed, by_means, by_vars)
+    )
+    squares = observations * observations, design_matrix * design_matrix
+    by_square, by_encoder, by_residual = matrices.spread.gradient(by_var_rows, rows.powers, first_var, *squares)
+    by_recurrent = by_mean_rows.T @ rows.mean + 2 * matrices.recurrent * by_square
     by_drive = first_mean + jnp.sum(by_means, axis=0)
+    kind = type(weights.encoder)
     gradient = AnchoredWeights(
-        Gaussian(
-            by_drive.T @ observations - by_recurrent @ design_matrix.T,
-            by_encoder_var + first_var.T @ observations**2 + by_of_var @ (design_matrix * design_matrix).T,
-        ),
-        Gaussian(by_recurrent, by_residual_var + by_of_var),
+        kind(by_drive.T @ observations - by_recurrent @ design_matrix.T, *by_encoder), kind(by_recurrent, *by_residual)
     )
     by_last = jnp.sum(by_threshold(slopes, mean, *by_output))
     error = jnp.sum(weight * ((mean - codes) ** 2 + var))

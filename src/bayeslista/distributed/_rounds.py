@@ -15,7 +15,7 @@ from bayeslista.estimators import BayesLISTA
 from bayeslista.estimators._learners import Numbers, Pass, Units
 from bayeslista.estimators._progress import advance, progress_bar
 from bayeslista.estimators._validation import random_seed
-from bayeslista.estimators._variational import VariationalLearner, _Ascent
+from bayeslista.estimators._variational import Parameters, VariationalLearner, _Ascent
 from bayeslista.inference import variational
 
 _SAMPLE = 20_000  # pairs that come here, to start from, to judge by and to calibrate on
@@ -128,7 +128,7 @@ class _ShardedAscent(_Ascent):
         merged = merged._replace(rate=before.rate, best=before.best, best_error=before.best_error)
         self.state, judgement = variational.judge(merged, self._problem)
         self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
-        learned = self.state.parameters
+        learned = Parameters.after(self.state.parameters)
         values: dict[str, float | np.ndarray] = {
             "n_pairs": self._n_pairs,
             "objective": float(info.objective),

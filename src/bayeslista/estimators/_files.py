@@ -13,7 +13,7 @@ from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Pass, Units
 from bayeslista.estimators._recalibration import IsotonicMap, LogisticMap, Recalibration
 from bayeslista.estimators._spike_slab import Assumed, Base, Head, Learned, SpikeSlabLearner
-from bayeslista.estimators._variational import VariationalLearner
+from bayeslista.estimators._variational import Parameters, VariationalLearner
 from bayeslista.estimators.bayes_lista import BayesLISTA
 from bayeslista.estimators.fista import FISTA
 from bayeslista.estimators.ista import ISTA
@@ -22,7 +22,6 @@ from bayeslista.estimators.sparse_coding_transformer import CodePrior, Nested, S
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 from bayeslista.gaussian_base import GaussianBase
 from bayeslista.generative import SlabMixture, Statistics
-from bayeslista.inference.variational import Parameters
 from bayeslista.message_passing import LayerScalars, Problem
 from bayeslista.network import Gaussian, Weights
 from bayeslista.persistence import read_record

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslista.anchored_network import AnchoredWeights, LayerMatrices, layer_matrices, propagate_layers
+from bayeslista.anchored_network import AnchoredWeights, LayerMatrices, RowColumn, layer_matrices, propagate_layers
 from bayeslista.calibration import Calibration, fit_calibration, output_gain, quick_spike_slab
 from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._checkpoints import Memory
@@ -24,6 +24,42 @@ _BLOCK_NUMBERS = 2**18  # observed values and two codes for each signal, in a bl
 _BATCHES, _LARGEST_BATCH = 16, 32
 _SHRINKAGES = (0.01 * 2.0 ** np.arange(7)).tolist()
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
+_FACTORED = 1e-4  # as far may the logarithm of a variance be from what its row and its column say
+
+
+class Parameters(NamedTuple):
+    """What was learned: variances, entry by entry, and thresholds by their logarithms."""
+
+    encoder: Numbers
+    residual: Numbers
+    encoder_log_var: Numbers
+    residual_log_var: Numbers
+    log_shrinkage: Numbers
+
+    @classmethod
+    def after(cls, ascent: variational.AscentParameters) -> Self:
+        """As an ascent has left them."""
+        encoder, residual, p, q, r, t, log_shrinkage = map(np.asarray, ascent)
+        return cls(encoder, residual, p[:, None] + q, r[:, None] + t, log_shrinkage)
+
+    def belief(self) -> AnchoredWeights[Gaussian]:
+        """Means and variances."""
+        encoder_var: Numbers = np.exp(self.encoder_log_var)
+        residual_var: Numbers = np.exp(self.residual_log_var)
+        return AnchoredWeights(Gaussian(self.encoder, encoder_var), Gaussian(self.residual, residual_var))
+
+    def short_belief(self) -> AnchoredWeights[Gaussian] | AnchoredWeights[RowColumn]:
+        """The same with a variance a row and a column, where they are such: a stream of pairs changes that."""
+        encoder = _by_row_and_column(self.encoder, self.encoder_log_var)
+        residual = _by_row_and_column(self.residual, self.residual_log_var)
+        return self.belief() if encoder is None or residual is None else AnchoredWeights(encoder, residual)
+
+
+def _by_row_and_column(mean: Numbers, log_var: Numbers) -> RowColumn | None:
+    columns: Numbers = log_var.mean(axis=0)
+    rows: Numbers = (log_var - columns).mean(axis=1)
+    departure = np.abs(log_var - rows[:, None] - columns)
+    return RowColumn(mean, np.exp(rows), np.exp(columns)) if departure.max() <= _FACTORED else None
 
 
 _matrices = jax.jit(layer_matrices, static_argnames="variance_dtype")
@@ -78,7 +114,7 @@ class VariationalLearner:
     start_shrinkage: float | None
     validation_fraction: float
     scaled_matrix: Numbers = field(init=False)
-    parameters: variational.Parameters = field(init=False)
+    parameters: Parameters = field(init=False)
     calibration: Calibration = field(init=False)
     gain: float = field(init=False)
     noise_var: float = field(init=False)
@@ -139,9 +175,9 @@ class VariationalLearner:
                 final.advance(n_pass, random, max_iter)
             final.keep()
         self.scaled_matrix = final.design_matrix
-        self.parameters = final.kept
+        self.parameters = Parameters.after(final.kept)
         self.noise_var = float(final.state.noise_var)
-        fitted = output_gain(_moments(self.parameters, self.scaled_matrix, Y[learned_from])[2], B[learned_from])
+        fitted = output_gain(_moments(final.kept, self.scaled_matrix, Y[learned_from])[2], B[learned_from])
         c_mean, c_var, mean, codes = map(np.concatenate, zip(*judged, strict=True))
         self.gain = min(fitted, output_gain(mean, codes))
         self.calibration = fit_calibration(c_mean, c_var, self.gain * mean, codes)
@@ -181,7 +217,7 @@ class VariationalLearner:
         """The calibrated spike and slab, or the network's own."""
         if include_noise:
             return Output(*self._calibrated(_calibrated_slab, Y))
-        matrices, shrinkage = _matrices(self._belief(), self.scaled_matrix), self.shrinkage
+        matrices, shrinkage = _matrices(self.parameters.short_belief(), self.scaled_matrix), self.shrinkage
         return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, shrinkage), Y, self._block()))
 
     def moments(self, Y: Numbers) -> tuple[Numbers, ...]:
@@ -190,7 +226,7 @@ class VariationalLearner:
 
     def _calibrated(self, function: Callable[..., tuple[Numbers, ...]], Y: Numbers) -> tuple[Numbers, ...]:
         # Nobody needs more than seven digits of a variance, and half the time would go into them.
-        matrices = _matrices(self._belief(), self.scaled_matrix, variance_dtype=_VARIANCE_DTYPE)
+        matrices = _matrices(self.parameters.short_belief(), self.scaled_matrix, variance_dtype=_VARIANCE_DTYPE)
         told = self.shrinkage, self.calibration, self.gain
         return in_blocks(lambda rows: function(matrices, rows, *told), Y, self._block())
 
@@ -200,7 +236,7 @@ class VariationalLearner:
 
     def matrices(self) -> tuple[Gaussian, Gaussian]:
         """Means and variances of W and S; those of S follow from W and R."""
-        encoder, residual = self._belief()
+        encoder, residual = self.parameters.belief()
         mean: Numbers = np.eye(len(residual.mean), dtype=residual.mean.dtype) + residual.mean
         mean = mean - encoder.mean @ self.scaled_matrix
         return encoder, Gaussian(mean, residual.var + encoder.var @ self.scaled_matrix**2)
@@ -221,7 +257,7 @@ class VariationalLearner:
         """Take pairs into the belief in the order given; thresholds, noise and calibration stay."""
         noise_var = jnp.asarray(self.noise_var, B.dtype)
         given, shrinkage = jnp.asarray(self.scaled_matrix), jnp.asarray(self.shrinkage)
-        belief, infos = self._belief(), []
+        belief, infos = self.parameters.belief(), []
         for part in powers_of_two(len(B)):
             pairs = jnp.asarray(Y[part]), jnp.asarray(B[part])
             belief, info = streaming.filter_pairs(belief, given, *pairs, shrinkage, noise_var)
@@ -244,9 +280,6 @@ class VariationalLearner:
         }
         counts = {"clipped": int(info.clipped), "rejected": int(info.rejected)}
         return Pass(values, counts, {"rejected": len(B) * (encoder.size + residual.size)})
-
-    def _belief(self) -> AnchoredWeights:
-        return _belief(self.parameters)
 
 
 class _Ascent:
@@ -285,7 +318,7 @@ class _Ascent:
         rates = variational.schedule(n_pass, self._n_batches, max_iter).astype(dtype)
         self.state, info, judgement = variational.advance(self.state, self._problem, rows, included, rates)
         self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
-        learned = jax.tree.map(np.asarray, self.state.parameters)
+        learned = Parameters.after(self.state.parameters)
         values: dict[str, float | np.ndarray] = {
             "n_pairs": n_pairs,
             "objective": float(info.objective),
@@ -302,7 +335,7 @@ class _Ascent:
         return Pass(values, counts, {"skipped": self._n_batches})
 
 
-def _copied(parameters: variational.Parameters) -> variational.Parameters:
+def _copied(parameters: variational.AscentParameters) -> variational.AscentParameters:
     """A copy for safekeeping: the next pass works in the memory of the state it is given."""
     return jax.tree.map(np.array, parameters)
 
@@ -342,15 +375,10 @@ def _mean_pass(passes: Sequence[Pass]) -> Pass:
     return Pass(values, counts, {name: sum(each.attempts[name] for each in passes) for name in passes[0].attempts})
 
 
-def _belief(parameters: variational.Parameters) -> AnchoredWeights:
-    encoder_var: Numbers = np.exp(parameters.encoder_log_var)
-    residual_var: Numbers = np.exp(parameters.residual_log_var)
-    return AnchoredWeights(Gaussian(parameters.encoder, encoder_var), Gaussian(parameters.residual, residual_var))
-
-
-def _moments(parameters: variational.Parameters, design_matrix: Numbers, Y: Numbers) -> Any:
+def _moments(parameters: variational.AscentParameters, design_matrix: Numbers, Y: Numbers) -> Any:
     """Mean and variance before the last threshold, and the mean after it."""
-    matrices, shrinkage = _matrices(_belief(parameters), design_matrix), np.exp(parameters.log_shrinkage)
+    matrices = _matrices(variational.posterior(parameters), design_matrix)
+    shrinkage = np.exp(parameters.log_shrinkage)
     return in_blocks(lambda rows: _network_moments(matrices, rows, shrinkage), Y, _block(design_matrix))
 
 
@@ -359,7 +387,9 @@ def _block(design_matrix: Numbers) -> int:
     return int(2 ** np.clip(np.round(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
 
 
-def _squared_errors(parameters: variational.Parameters, design_matrix: Numbers, Y: Numbers, B: Numbers) -> Numbers:
+def _squared_errors(
+    parameters: variational.AscentParameters, design_matrix: Numbers, Y: Numbers, B: Numbers
+) -> Numbers:
     """Of what a network predicts, one a pair."""
     return np.sum((_moments(parameters, design_matrix, Y)[2] - B) ** 2, axis=1)
 

@@ -25,13 +25,13 @@ class StreamInfo(NamedTuple):
 
 @jax.jit
 def filter_pairs(
-    belief: AnchoredWeights,
+    belief: AnchoredWeights[Gaussian],
     design_matrix: Float[Array, "K D"],
     observations: Float[Array, "n K"],
     codes: Float[Array, "n D"],
     shrinkage: Float[Array, " L"],
     noise_var: Float[Array, ""],
-) -> tuple[AnchoredWeights, StreamInfo]:
+) -> tuple[AnchoredWeights[Gaussian], StreamInfo]:
     r"""Take a stream of pairs into a learned belief, one after the other, each seen once.
 
     Per pair, one step of the natural gradient of the variational objective with the belief before it as the prior:
@@ -85,7 +85,9 @@ def filter_pairs(
         clipped = accepted & ((bounded != precision) | (jnp.abs(step) > reach))
         return kept, jnp.sum(clipped), jnp.sum(~accepted)
 
-    def take(belief: AnchoredWeights, pair: tuple[Array, Array]) -> tuple[AnchoredWeights, StreamInfo]:
+    def take(
+        belief: AnchoredWeights[Gaussian], pair: tuple[Array, Array]
+    ) -> tuple[AnchoredWeights[Gaussian], StreamInfo]:
         observation, code = pair
         _, predicted, (gradient, _) = expected_error_and_gradient(
             belief, design_matrix, observation[None], code[None], shrinkage, jnp.ones(1, code.dtype)

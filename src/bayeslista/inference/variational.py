@@ -1,6 +1,7 @@
 r"""Deterministic variational inference for the anchored network, in mini-batches.
 
-The belief about W and R is Gaussian with independent entries; its parameters, and a threshold per layer, ascend
+The belief about W and R is Gaussian with independent entries whose variances have a factor for their row and one for
+their column; its parameters, and a threshold per layer, ascend
 
 .. math::
     \sum_n E_q \log N(\beta_n; \hat\beta_n, \nu) - T\,\mathrm{KL}(q \,\|\, p),
@@ -21,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bayeslista.anchored_network import AnchoredWeights, expected_error_and_gradient, propagate_anchored
-from bayeslista.network import Gaussian, largest_moment, relative_errors
+from bayeslista.anchored_network import AnchoredWeights, RowColumn, expected_error_and_gradient, propagate_anchored
+from bayeslista.network import largest_moment, relative_errors
 
 _TEMPERATURE = 3.0
 _PRIOR_SPREAD = 4.0, 0.8  # of W in units of its root mean square, of R in units of 1/√D; both over L
@@ -37,13 +38,15 @@ _NOISE_DECAY = 0.95
 _EXPLOSION = 1.5
 
 
-class Parameters(NamedTuple):
-    """What is learned: variances and thresholds by their logarithms."""
+class AscentParameters(NamedTuple):
+    """What is learned: factors of variances, and thresholds, by their logarithms."""
 
     encoder: Float[Array, "D K"]
     residual: Float[Array, "D D"]
-    encoder_log_var: Float[Array, "D K"]
-    residual_log_var: Float[Array, "D D"]
+    encoder_log_rows: Float[Array, " D"]
+    encoder_log_columns: Float[Array, " K"]
+    residual_log_rows: Float[Array, " D"]
+    residual_log_columns: Float[Array, " D"]
     log_shrinkage: Float[Array, " L"]
 
 
@@ -51,10 +54,9 @@ class Problem(NamedTuple):
     """What is given: the design matrix, the prior, the pairs to learn from and those held out."""
 
     design_matrix: Float[Array, "K D"]
-    prior_encoder: Float[Array, "D K"]
-    prior_encoder_var: Float[Array, "D K"]
+    prior_encoder: RowColumn
     prior_residual_var: Float[Array, ""]
-    rates: Parameters
+    rates: AscentParameters
     observations: Float[Array, "n K"]
     codes: Float[Array, "n D"]
     held_out_observations: Float[Array, "m K"]
@@ -64,13 +66,13 @@ class Problem(NamedTuple):
 class State(NamedTuple):
     """Where learning is: parameters, Adam's moments, the noise, the rate, and the best parameters so far."""
 
-    parameters: Parameters
-    first: Parameters
-    second: Parameters
+    parameters: AscentParameters
+    first: AscentParameters
+    second: AscentParameters
     n_steps: Float[Array, ""]
     noise_var: Float[Array, ""]
     rate: Float[Array, ""]
-    best: Parameters
+    best: AscentParameters
     best_error: Float[Array, ""]
 
 
@@ -91,12 +93,12 @@ class Judgement(NamedTuple):
     restored: Bool[Array, ""]
 
 
-def posterior(parameters: Parameters) -> AnchoredWeights:
+def posterior(parameters: AscentParameters) -> AnchoredWeights[RowColumn]:
     """The belief that the parameters describe.
 
-    Parameters
+    AscentParameters
     ----------
-    parameters : Parameters
+    parameters : AscentParameters
         Means and logarithms of variances.
 
     Returns
@@ -107,26 +109,25 @@ def posterior(parameters: Parameters) -> AnchoredWeights:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from bayeslista.inference.variational import Parameters, posterior
-    >>> parameters = Parameters(*jnp.zeros((4, 1, 1)), jnp.zeros(2))
+    >>> from bayeslista.inference.variational import AscentParameters, posterior
+    >>> parameters = AscentParameters(*jnp.zeros((2, 1, 1)), *jnp.zeros((4, 1)), jnp.zeros(2))
     >>> float(posterior(parameters).encoder.var[0, 0])
     1.0
     """
-    return AnchoredWeights(
-        Gaussian(parameters.encoder, jnp.exp(parameters.encoder_log_var)),
-        Gaussian(parameters.residual, jnp.exp(parameters.residual_log_var)),
-    )
+    encoder, residual, *factors, _ = parameters
+    p, q, r, t = map(jnp.exp, factors)
+    return AnchoredWeights(RowColumn(encoder, p, q), RowColumn(residual, r, t))
 
 
 @jax.jit
 def predict(
-    parameters: Parameters, design_matrix: Float[Array, "K D"], observations: Float[Array, "n K"]
+    parameters: AscentParameters, design_matrix: Float[Array, "K D"], observations: Float[Array, "n K"]
 ) -> Float[Array, "n D"]:
     """Mean of the output.
 
-    Parameters
+    AscentParameters
     ----------
-    parameters : Parameters
+    parameters : AscentParameters
         What was learned.
     design_matrix : array of shape (K, D)
         X.
@@ -141,9 +142,9 @@ def predict(
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from bayeslista.inference.variational import Parameters, predict
-    >>> certain = jnp.full((1, 1), -99.0)
-    >>> parameters = Parameters(jnp.ones((1, 1)), jnp.zeros((1, 1)), certain, certain, jnp.log(jnp.array([0.5])))
+    >>> from bayeslista.inference.variational import AscentParameters, predict
+    >>> certain = jnp.full((4, 1), -49.0)
+    >>> parameters = AscentParameters(jnp.ones((1, 1)), jnp.zeros((1, 1)), *certain, jnp.log(jnp.array([0.5])))
     >>> predict(parameters, jnp.ones((1, 1)), jnp.array([[2.0]])).tolist()
     [[1.5]]
     """
@@ -161,7 +162,7 @@ def init(
 ) -> tuple[State, Problem]:
     """The start of learning at a given encoder.
 
-    Parameters
+    AscentParameters
     ----------
     design_matrix : array of shape (K, D)
         X.
@@ -192,33 +193,35 @@ def init(
     dtype = design_matrix.dtype
     (d, k), n_layers = encoder.shape, len(shrinkage)
     norm = float(np.linalg.norm(design_matrix, 2)) or 1.0
-    size = _entry_sizes(encoder, 1 / norm)
+    rows, columns = _entry_sizes(encoder, 1 / norm)
     with np.errstate(divide="ignore"):
         log_shrinkage = np.maximum(np.log(shrinkage), np.log(np.finfo(dtype).tiny))
     step_size = min(_MEAN_RATE[0], _MEAN_RATE[1] / n_layers**1.5)
     values: tuple[Any, ...] = (
         encoder,
         np.zeros((d, d)),
-        2 * np.log(_INITIAL_SPREAD * size),
-        np.full((d, d), 2 * np.log(_INITIAL_SPREAD) - np.log(d)),
+        2 * np.log(_INITIAL_SPREAD * rows),
+        2 * np.log(columns),
+        np.full(d, 2 * np.log(_INITIAL_SPREAD) - np.log(d)),
+        np.zeros(d),
         log_shrinkage,
     )
     rates = (
         step_size / (norm * np.sqrt(d * k)),
         # Slower where there are fewer pairs than coefficients: R would know them by heart.
         step_size / d * min(1.0, (len(training[1]) / d) ** 0.25),
-        _LOG_VAR_RATE,
-        _LOG_VAR_RATE,
+        *4 * [_LOG_VAR_RATE],
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
     )
-    parameters = Parameters(*(jnp.asarray(value, dtype) for value in values))
-    zero = Parameters(*(jnp.asarray(np.zeros(value.shape), dtype) for value in parameters))
+    parameters = AscentParameters(*(jnp.asarray(value, dtype) for value in values))
+    zero = AscentParameters(*(jnp.asarray(np.zeros(value.shape), dtype) for value in parameters))
     problem = Problem(
         jnp.asarray(design_matrix),
-        jnp.asarray(encoder, dtype),
-        jnp.asarray((_PRIOR_SPREAD[0] / n_layers * size) ** 2, dtype),
+        RowColumn(
+            *(jnp.asarray(part, dtype) for part in (encoder, (_PRIOR_SPREAD[0] / n_layers * rows) ** 2, columns**2))
+        ),
         jnp.asarray((_PRIOR_SPREAD[1] / n_layers) ** 2 / d, dtype),
-        Parameters(*(jnp.asarray(rate, dtype) for rate in rates)),
+        AscentParameters(*(jnp.asarray(rate, dtype) for rate in rates)),
         *(jnp.asarray(part) for part in (*training, *held_out)),
     )
     nothing, one, unknown = (jnp.asarray(value, dtype) for value in (0, 1, np.inf))
@@ -228,14 +231,16 @@ def init(
     return state._replace(noise_var=noise_var, rate=one), problem
 
 
-def _entry_sizes(encoder: Float[np.ndarray, "D K"], otherwise: float) -> Float[np.ndarray, "D K"]:
+def _entry_sizes(
+    encoder: Float[np.ndarray, "D K"], otherwise: float
+) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " K"]]:
     """Typical size of every entry, the product of those of its row and its column: their units may differ."""
     power = np.square(encoder, dtype=np.float64)
     overall = float(power.mean())
     if overall == 0:
-        return np.full_like(power, otherwise)
-    rows, columns = (np.maximum(power.mean(axis=axis, keepdims=True), 1e-8 * overall) for axis in (1, 0))
-    return np.sqrt(rows * columns / overall)
+        return np.full(len(power), otherwise), np.ones(power.shape[1])
+    rows, columns = (np.maximum(power.mean(axis=axis), 1e-8 * overall) for axis in (1, 0))
+    return np.sqrt(rows), np.sqrt(columns / overall)
 
 
 @jax.jit
@@ -245,7 +250,7 @@ def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
     If the held-out error exceeds 1.5 times the best, or is not finite, the best parameters are restored and the rate
     halved.
 
-    Parameters
+    AscentParameters
     ----------
     state : State
         After a pass.
@@ -293,8 +298,8 @@ def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
 
 
 def _ascend(
-    state: State, problem: Problem, gradient: Parameters, rate: Array
-) -> tuple[Parameters, Parameters, Parameters]:
+    state: State, problem: Problem, gradient: AscentParameters, rate: Array
+) -> tuple[AscentParameters, AscentParameters, AscentParameters]:
     """Adam's step: parameters and both moments."""
     n_steps = state.n_steps + 1
     first = jax.tree.map(lambda m, g: _FIRST_DECAY * m + (1 - _FIRST_DECAY) * g, state.first, gradient)
@@ -317,7 +322,7 @@ def step(
     So is one whose error reaches the bound of all moments, `bayeslista.network.largest_moment`: its gradient is that of
     the bound.
 
-    Parameters
+    AscentParameters
     ----------
     state : State
         Before the pass.
@@ -363,13 +368,20 @@ def step(
         )
         # Of −error/2ν per pair, and of minus the divergence from the prior.
         scale = -0.5 / (state.noise_var * n)
-        gradient = Parameters(
-            scale * encoder.mean - strength * (parameters.encoder - problem.prior_encoder) / problem.prior_encoder_var,
-            scale * residual.mean - strength * parameters.residual / problem.prior_residual_var,
-            scale * encoder.var * belief.encoder.var
-            + 0.5 * strength * (1 - belief.encoder.var / problem.prior_encoder_var),
-            scale * residual.var * belief.residual.var
-            + 0.5 * strength * (1 - belief.residual.var / problem.prior_residual_var),
+        prior, prior_residual_var = problem.prior_encoder, problem.prior_residual_var
+
+        def by_logs(of: RowColumn, by: RowColumn, prior_rows: Array, prior_columns: Array) -> tuple[Array, Array]:
+            rows, columns = of.rows / prior_rows, of.columns / prior_columns
+            return (
+                scale * of.rows * by.rows + 0.5 * strength * (len(columns) - rows * jnp.sum(columns)),
+                scale * of.columns * by.columns + 0.5 * strength * (len(rows) - columns * jnp.sum(rows)),
+            )
+
+        gradient = AscentParameters(
+            scale * encoder.mean - strength * (parameters.encoder - prior.mean) / prior.var,
+            scale * residual.mean - strength * parameters.residual / prior_residual_var,
+            *by_logs(belief.encoder, encoder, prior.rows, prior.columns),
+            *by_logs(belief.residual, residual, prior_residual_var, jnp.ones(())),
             scale * by_shrinkage * shrinkage,
         )
         usable = (error < largest_moment(error)) & jnp.all(
@@ -404,7 +416,7 @@ def advance(
 ) -> tuple[State, Info, Judgement]:
     """A pass and its judgement, in the memory of the state that is given, which is no more afterwards.
 
-    Parameters
+    AscentParameters
     ----------
     state, problem, rows, included, rates
         As for :func:`step`.
@@ -433,22 +445,23 @@ def advance(
     return state, info, judgement
 
 
-def _divergence(parameters: Parameters, problem: Problem) -> Array:
+def _divergence(parameters: AscentParameters, problem: Problem) -> Array:
     """Kullback-Leibler divergence of the belief from the prior."""
 
-    def of(mean: Array, log_var: Array, prior_var: Array) -> Array:
-        ratio = jnp.exp(log_var) / prior_var
-        return 0.5 * jnp.sum(ratio - 1 - log_var + jnp.log(prior_var) + mean * mean / prior_var)
+    def of(mean: Array, var: Array, prior_var: Array) -> Array:
+        ratio = var / prior_var
+        return 0.5 * jnp.sum(ratio - 1 - jnp.log(ratio) + mean * mean / prior_var)
 
-    return of(parameters.encoder - problem.prior_encoder, parameters.encoder_log_var, problem.prior_encoder_var) + of(
-        parameters.residual, parameters.residual_log_var, problem.prior_residual_var
+    (encoder, residual), prior = posterior(parameters), problem.prior_encoder
+    return of(encoder.mean - prior.mean, encoder.var, prior.var) + of(
+        residual.mean, residual.var, problem.prior_residual_var
     )
 
 
 def schedule(n_pass: int, n_batches: int, max_passes: int) -> Float[np.ndarray, " b"]:
     """What to multiply the rates by in each batch of a pass: a warm-up, then a cosine down to 2 %.
 
-    Parameters
+    AscentParameters
     ----------
     n_pass : int
         Which pass, the first being 0.
