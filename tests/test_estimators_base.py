@@ -9,9 +9,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bayeslista._blocks import in_blocks
 from bayeslista.estimators import FISTA, ISTA, LISTA
 from bayeslista.estimators._base import BaseSparseCoder
-from bayeslista.estimators._blocks import in_blocks
 from bayeslista.estimators._progress import advance, progress_bar
 from bayeslista.estimators._validation import random_seed
 

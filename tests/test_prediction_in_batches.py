@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SpikeSlabNet
+from bayeslista._blocks import batches, root_mean_square
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.estimators._blocks import batches, root_mean_square
 
 K, D = 6, 8
 ESTIMATORS = {
@@ -154,7 +154,7 @@ def test_a_scale_of_many_rows_is_that_of_all(monkeypatch):
     values = np.random.default_rng(0).standard_normal((1000, 3)) * 1e200
     values[:400] = 0
     expected = 1e200 * np.sqrt(np.mean((values / 1e200) ** 2))
-    monkeypatch.setattr("bayeslista.estimators._blocks._AT_ONCE", 300)
+    monkeypatch.setattr("bayeslista._blocks._AT_ONCE", 300)
     assert root_mean_square(values) == pytest.approx(expected, rel=1e-12)
     assert root_mean_square(iter(np.split(values, 10))) == pytest.approx(expected, rel=1e-12)
     assert root_mean_square(iter([])) == root_mean_square(np.zeros((0, 3))) == root_mean_square(np.zeros(500)) == 1.0

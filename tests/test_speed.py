@@ -30,7 +30,7 @@ def compiled(*functions):
 @pytest.mark.parametrize(
     ("estimator", "function"),
     [
-        (BayesLISTA(3, max_iter=3, tol=0), variational.advance),
+        (BayesLISTA(3, max_iter=3, tol=0), variational._step_in_place),
         (BayesLISTA(3, max_iter=3, tol=0, inference="adf"), adf.filter_pairs),
         (LISTA(3, max_iter=3, tol=0), gradient_descent.step),
     ],

@@ -23,6 +23,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayeslista.network import largest_moment
@@ -34,6 +35,8 @@ from bayeslista.quick_moments import (
     quick_moments,
     quick_moments_and_slopes,
 )
+
+QUICK_VARIANCES = np.dtype(np.float32)  # for predictions: nobody needs more than seven digits of a variance
 
 
 class RowColumn(NamedTuple):
@@ -231,8 +234,8 @@ def recurrent_mean(weights: AnchoredWeights[_Kind], design_matrix: Float[Array, 
     >>> recurrent_mean(weights, jnp.eye(2)).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
     """
-    identity = jnp.eye(design_matrix.shape[1], dtype=design_matrix.dtype)
-    return identity - weights.encoder.mean @ design_matrix + weights.residual.mean
+    identity = np.eye(design_matrix.shape[1], dtype=design_matrix.dtype)
+    return weights.residual.mean - weights.encoder.mean @ design_matrix + identity
 
 
 def layer_matrices(
@@ -266,27 +269,48 @@ def layer_matrices(
     recurrent = recurrent_mean(weights, design_matrix)
     kind = _Elementwise if isinstance(weights.encoder, Gaussian) else _ByRowAndColumn
     spread, dtype = kind.of(weights, recurrent, design_matrix), variance_dtype or recurrent.dtype
-    spread, design = jax.tree.map(lambda part: jnp.astype(part, dtype), (spread, design_matrix))
+    largest = float(np.finfo(dtype).max)
+    spread, design = jax.tree.map(lambda part: part.clip(-largest, largest).astype(dtype), (spread, design_matrix))
     return LayerMatrices(weights.encoder.mean, recurrent, design, spread)
 
 
 def _first(matrices: LayerMatrices, observations: Array) -> tuple[Array, Array, Gaussian]:
     """What observations bring to every layer, they themselves as variances see them, and what enters the first."""
     drive = observations @ matrices.encoder.T
-    seen = _reduced(observations, matrices.design.dtype)
+    seen = reduced(observations, matrices.design.dtype)
     return drive, seen, _held(drive, matrices.spread.first(seen * seen))
 
 
 def _next(matrices: LayerMatrices, drive: Array, seen: Array, mean: Array, var: Array) -> tuple[Gaussian, Array]:
     """What enters the next threshold, with the misfit that is left."""
-    reduced = _reduced(mean, var.dtype)
-    misfit = seen - reduced @ matrices.design.T
-    powers = _Powers(var, reduced * reduced, misfit * misfit)
+    small = reduced(mean, var.dtype)
+    misfit = seen - small @ matrices.design.T
+    powers = _Powers(var, small * small, misfit * misfit)
     return _held(drive + mean @ matrices.recurrent.T, matrices.spread.variance(powers)), misfit
 
 
-def _reduced(values: Array, dtype: jnp.dtype) -> Array:
-    """Means in the floating type of variances, none larger than can be squared in it."""
+def reduced(values: Float[Array, "..."], dtype: np.dtype) -> Float[Array, "..."]:
+    """Means in the floating type of variances, none larger than can be squared in it.
+
+    Parameters
+    ----------
+    values : array
+        Means.
+    dtype : dtype
+        That of variances.
+
+    Returns
+    -------
+    array
+        The same, as far as the type has room for it.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from bayeslista.anchored_network import reduced
+    >>> reduced(jnp.array([1.5]), jnp.dtype("float32")).tolist()
+    [1.5]
+    """
     if values.dtype == dtype:
         return values
     largest = largest_moment(jnp.zeros((), dtype))

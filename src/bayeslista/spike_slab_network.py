@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import DTypeLike
 
+from bayeslista._compilation import quickly_compiled
 from bayeslista.denoiser import Denoised, denoise, prior_moments
 from bayeslista.message_passing import (
     LayerScalars,
@@ -196,7 +197,9 @@ def doubt(problem: Problem, state: NetworkState) -> Float[Array, " n"]:
     >>> doubt(problem, start(problem, np.array([[0.0, 2.0]]))).tolist()
     [1.0]
     """
-    return jnp.sum(state.var, axis=1) / jnp.sum(prior_moments(problem.prior)[1])
+    prior_var = prior_moments(problem.prior)[1]
+    # NumPy's arrays stay such: nothing to compile.
+    return state.var.sum(axis=1) / (np.asarray(prior_var) if isinstance(state.var, np.ndarray) else prior_var).sum()
 
 
 def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
@@ -346,7 +349,7 @@ def blend(first: Denoised, second: Denoised, log_odds: Float[Array, ""]) -> Deno
     return Denoised(jnp.logaddexp(*active) - jnp.logaddexp(*inactive), first.slab_mean + weight * apart, slab_var)
 
 
-@jax.jit
+@quickly_compiled
 def with_opinion(
     problem: Problem, observations: Float[Array, "n K"], state: NetworkState, scalars: NetworkScalars
 ) -> Denoised:
@@ -387,7 +390,7 @@ def with_opinion(
     return blend(belief, answer(problem, observations, before, scalars.opinion.head), scalars.opinion.log_odds)
 
 
-@jax.jit
+@quickly_compiled
 def run_network(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> Denoised:
     """Early and last layers, and the head.
 

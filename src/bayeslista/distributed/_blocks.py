@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bayeslista.estimators._blocks import batches
+from bayeslista._blocks import batches
 from bayeslista.estimators._parameters import check_integer
 
 

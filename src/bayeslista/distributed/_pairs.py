@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from bayeslista._blocks import LARGEST_BLOCK
 from bayeslista.distributed._blocks import in_rows, known
-from bayeslista.estimators._blocks import LARGEST_BLOCK
 
 _FAN_IN = 8
 

@@ -4,9 +4,9 @@ from copy import copy
 
 import numpy as np
 
+from bayeslista._blocks import root_mean_square
 from bayeslista.distributed._pairs import Pairs, added
 from bayeslista.estimators import SpikeSlabNet
-from bayeslista.estimators._blocks import root_mean_square
 from bayeslista.estimators._spike_slab import SpikeSlabLearner
 from bayeslista.estimators._validation import random_seed
 from bayeslista.generative import Statistics, add_statistics

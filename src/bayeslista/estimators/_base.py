@@ -25,8 +25,8 @@ from sklearn.base import (
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from bayeslista._blocks import LARGEST_BLOCK, batches, fill, stack_sparse
 from bayeslista._precision import common_dtype, precision
-from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, fill, stack_sparse
 from bayeslista.estimators._checkpoints import what_is_kept
 from bayeslista.estimators._parameters import check_boolean, check_choice, check_integer, check_real
 from bayeslista.estimators._validation import (

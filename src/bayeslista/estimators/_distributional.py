@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from bayeslista._blocks import fill, stack_sparse
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import BaseSparseCoder
-from bayeslista.estimators._blocks import fill, stack_sparse
 from bayeslista.estimators._parameters import check_boolean, check_choice
 from bayeslista.estimators._recalibration import METHODS, Recalibration, fit_recalibration
 from bayeslista.metrics._forecasts import check_level

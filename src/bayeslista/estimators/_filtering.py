@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslista.estimators._blocks import in_blocks, root_mean_square
+from bayeslista._blocks import in_blocks, root_mean_square
+from bayeslista._compilation import quickly_compiled
 from bayeslista.estimators._checkpoints import Memory
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import adf
@@ -21,7 +22,7 @@ _PAPER_SHRINKAGE = 0.1
 _PATIENCE = 5
 
 
-@jax.jit
+@quickly_compiled
 def _free_slab(weights: Weights, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
     """The spike and slab that the last threshold of the free network makes."""
     return network_slab(propagate(weights, rows, shrinkage), shrinkage[-1])

@@ -1,5 +1,6 @@
 """What SpikeSlabNet learns and how it predicts, in units of its own."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import expit
 
+from bayeslista._blocks import in_blocks
+from bayeslista._compilation import quickly_compiled
 from bayeslista.denoiser import Denoised, denoise, slab_prior
-from bayeslista.estimators._blocks import in_blocks
 from bayeslista.estimators._learners import Numbers, Output, Units
 from bayeslista.gaussian_base import GaussianBase, cavities, choose_shrinkage, fit_gaussian_base
 from bayeslista.generative import (
@@ -210,9 +213,9 @@ class SpikeSlabLearner:
         # Scalars learned in single precision would not suit layers that cannot do with it.
         dtype = self.dtype if problem.rough is None else np.dtype(np.float32)
         alone = _cast(problem._replace(rough=None), dtype)
-        trained, info = train_scalars(
-            _cast(start, dtype), alone, *_cast(batches, dtype), cosine_rates(n_steps, _RATE, dtype)
-        )
+        observed, wanted = _cast(batches, dtype)
+        rates: Any = cosine_rates(n_steps, _RATE, dtype)
+        trained, info = train_scalars(_cast(start, dtype), alone, observed, wanted, rates)
         self.objectives, self.skipped = np.asarray(info.objective), int(info.skipped)
         Y, B = pairs(n_head)
         candidates = []
@@ -238,7 +241,7 @@ class SpikeSlabLearner:
         else:
             belief = in_blocks(partial(_structured_belief, self.base), scaled)
         limits = np.finfo(self.dtype)
-        chance = np.clip(in_blocks(jax.nn.sigmoid, belief.log_odds), limits.tiny, 1 - limits.eps)
+        chance = np.clip(expit(belief.log_odds), limits.tiny, 1 - limits.eps)
         return Output(chance, np.asarray(belief.slab_mean * size, self.dtype), _square(belief.slab_var, size))
 
     @property
@@ -322,14 +325,14 @@ class SpikeSlabLearner:
         if not len(scalars.further_layers.offset):
             return in_blocks(lambda rows: run_network(problem, rows, scalars), Y, self._block())
         rows = Y, self._layers(Y, scalars, self.most_doubt)
-        return in_blocks(lambda rows: with_opinion(problem, *rows, scalars), rows, self._block())
+        return in_blocks(lambda rows: with_opinion(problem, rows[0], rows[1], scalars), rows, self._block())
 
     def _layers(self, Y: Numbers, scalars: NetworkScalars, most_doubt: float | None = None) -> NetworkState:
         """All layers, and further ones for signals in too much doubt; by default, for a share of these signals."""
         problem, block = self.problem, self._block()
         state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, block)
         if len(scalars.further_layers.offset):
-            doubts = in_blocks(lambda rows: doubt(problem, rows), state, block)
+            doubts = doubt(problem, state)
             in_doubt = doubts > (_usual_most(doubts) if most_doubt is None else most_doubt)
             if in_doubt.any():
                 rows = Y[in_doubt], NetworkState(*(part[in_doubt] for part in state))
@@ -418,7 +421,7 @@ class SpikeSlabLearner:
         return Base(layer, _structured_head(told))
 
 
-@jax.jit
+@quickly_compiled
 def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tuple[Numbers, ...]:
     """For each signal: active coefficients, their magnitudes and squares, and the square left of the observation."""
     state = run_layers(problem, rows, scalars)
@@ -430,8 +433,10 @@ def _em_moments(problem: Problem, rows: Numbers, scalars: NetworkScalars) -> tup
     return *(part.mean(axis=1) for part in parts), expected_residual(problem, rows, state)
 
 
-_early, _further, _last = jax.jit(early_layers), jax.jit(further_layers), jax.jit(last_layers)
-_before = jax.jit(vector_state)
+_early: Callable[..., NetworkState] = quickly_compiled(early_layers)
+_further: Callable[..., NetworkState] = quickly_compiled(further_layers)
+_last: Callable[..., NetworkState] = quickly_compiled(last_layers)
+_before: Callable[..., NetworkState] = quickly_compiled(vector_state)
 
 
 def _usual_most(doubts: Any) -> float:
@@ -473,12 +478,12 @@ def _structured_head(told: list[tuple[Numbers, ...]]) -> Head:
 
 
 def _variances(belief: Denoised) -> Numbers:
-    chance, mean = np.asarray(jax.nn.sigmoid(belief.log_odds)), np.asarray(belief.slab_mean)
+    chance, mean = expit(np.asarray(belief.log_odds)), np.asarray(belief.slab_mean)
     return chance * (belief.slab_var + (1 - chance) * mean**2)
 
 
 def _squared_errors(belief: Denoised, B: Numbers) -> Numbers:
-    mean = np.asarray(jax.nn.sigmoid(belief.log_odds)) * np.asarray(belief.slab_mean)
+    mean = expit(np.asarray(belief.log_odds)) * np.asarray(belief.slab_mean)
     return np.sum((mean - B) ** 2, axis=1)
 
 

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import validate_data
 
-from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, some_rows
+from bayeslista._blocks import LARGEST_BLOCK, batches, some_rows
 
 # The squares of larger numbers, or sums of them, leave the floating range; those of smaller ones are nothing.
 _LARGEST = {np.dtype(np.float64): 1e150, np.dtype(np.float32): 1e17}

@@ -2,28 +2,39 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayeslista.anchored_network import AnchoredWeights, LayerMatrices, RowColumn, layer_matrices, propagate_layers
+from bayeslista._blocks import in_blocks, root_mean_square
+from bayeslista._compilation import quickly_compiled
+from bayeslista.anchored_network import (
+    QUICK_VARIANCES,
+    AnchoredWeights,
+    LayerMatrices,
+    RowColumn,
+    layer_matrices,
+    propagate_layers,
+    reduced,
+)
 from bayeslista.calibration import Calibration, fit_calibration, output_gain, quick_spike_slab
-from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._checkpoints import Memory
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import streaming, variational
 from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage
 from bayeslista.network import Gaussian
 from bayeslista.proximal import estimate_design_matrix_and_noise
+from bayeslista.weight_draws import drawn_variance
 
 _PATIENCE = 10
-_VARIANCE_DTYPE = np.dtype(np.float32)  # in prediction
-_BLOCK_NUMBERS = 2**18  # observed values and two codes for each signal, in a block that layers go through
 _BATCHES, _LARGEST_BATCH = 16, 32
 _SHRINKAGES = (0.01 * 2.0 ** np.arange(7)).tolist()
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
+_DRAWN = 16, 128  # signals, and draws of the weights for each
+_NARROWEST = 0.1  # of what moments say of a slab, where draws say that there is less spread
 _FACTORED = 1e-4  # as far may the logarithm of a variance be from what its row and its column say
 
 
@@ -48,7 +59,7 @@ class Parameters(NamedTuple):
         residual_var: Numbers = np.exp(self.residual_log_var)
         return AnchoredWeights(Gaussian(self.encoder, encoder_var), Gaussian(self.residual, residual_var))
 
-    def short_belief(self) -> AnchoredWeights[Gaussian] | AnchoredWeights[RowColumn]:
+    def short_belief(self) -> AnchoredWeights[Any]:
         """The same with a variance a row and a column, where they are such: a stream of pairs changes that."""
         encoder = _by_row_and_column(self.encoder, self.encoder_log_var)
         residual = _by_row_and_column(self.residual, self.residual_log_var)
@@ -62,23 +73,18 @@ def _by_row_and_column(mean: Numbers, log_var: Numbers) -> RowColumn | None:
     return RowColumn(mean, np.exp(rows), np.exp(columns)) if departure.max() <= _FACTORED else None
 
 
-_matrices = jax.jit(layer_matrices, static_argnames="variance_dtype")
+_for_many = partial(quickly_compiled, older_loops=False)
 
 
-@jax.jit
-def _network_slab(matrices: LayerMatrices, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
-    """The spike and slab that the last threshold makes."""
-    return network_slab(propagate_layers(matrices, rows, shrinkage).entering, shrinkage[-1])
+@quickly_compiled
+def _network_slab(matrices: LayerMatrices, rows: Numbers, shrinkage: Numbers, spread: Numbers) -> tuple[Numbers, ...]:
+    """The spike and slab that the last threshold makes, with a slab that makes the variance so many times as large."""
+    prob_active, mean, var = network_slab(propagate_layers(matrices, rows, shrinkage).entering, shrinkage[-1])
+    wider = var + (spread - 1) * (var + (1 - prob_active) * mean * mean)
+    return prob_active, mean, jnp.maximum(wider, _NARROWEST * var)
 
 
-@jax.jit
-def _network_moments(matrices: LayerMatrices, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
-    """Mean and variance before the last threshold, and the mean after it."""
-    entering, output = propagate_layers(matrices, rows, shrinkage)
-    return (*entering, output.mean)
-
-
-@jax.jit
+@_for_many
 def _calibrated_slab(
     matrices: LayerMatrices,
     rows: Numbers,
@@ -91,17 +97,21 @@ def _calibrated_slab(
     return quick_spike_slab(calibration, entering.mean, entering.var, gain * output.mean)
 
 
-@jax.jit
+@_for_many
 def _calibrated_moments(
     matrices: LayerMatrices,
     rows: Numbers,
     shrinkage: Numbers,
     calibration: Calibration,
     gain: float,
+    units: Units,
 ) -> tuple[Numbers, ...]:
-    """Mean and standard deviation of that."""
-    chance, mean, var = _calibrated_slab(matrices, rows, shrinkage, calibration, gain)
-    return chance * mean, jnp.sqrt(chance * (var + (1 - chance) * mean * mean))
+    """Mean and standard deviation of that, in the units of the data; the mean is the network's own."""
+    (c_mean, c_var), output = propagate_layers(matrices, rows / units.observation, shrinkage)
+    mean = gain * output.mean
+    chance, slab_mean, var = quick_spike_slab(calibration, c_mean, c_var, reduced(mean, c_var.dtype))
+    std = jnp.sqrt(chance * (var + (1 - chance) * slab_mean * slab_mean)).astype(mean.dtype)
+    return units.code * mean, units.code * std
 
 
 @dataclass
@@ -118,6 +128,8 @@ class VariationalLearner:
     calibration: Calibration = field(init=False)
     gain: float = field(init=False)
     noise_var: float = field(init=False)
+    # How many times the variance of the network's output is that of moments, for every coefficient.
+    spread: Numbers = field(init=False, default=1.0)
 
     @classmethod
     def start(
@@ -162,11 +174,12 @@ class VariationalLearner:
             best_pass = 0
             for ascent in ascents:
                 ascent.kept = ascent.first
+        final, learned_from = ascents[0], chosen[0]
+        block = variational.block_size(final.design_matrix, len(held_out[0]))  # as judges have had it
         judged = [
-            (*_moments(ascent.kept, ascent.design_matrix, Y[rows]), B[rows])
+            (*variational.moments(ascent.kept, ascent.design_matrix, Y[rows], block)[:3], B[rows])
             for ascent, rows in zip(ascents, held_out, strict=True)
         ]
-        final, learned_from = ascents[0], chosen[0]
         if n_folds > 1 and self.given_matrix is not None:
             learned_from = order
             start = np.median([ascent.start for ascent in ascents], axis=0)
@@ -177,10 +190,12 @@ class VariationalLearner:
         self.scaled_matrix = final.design_matrix
         self.parameters = Parameters.after(final.kept)
         self.noise_var = float(final.state.noise_var)
-        fitted = output_gain(_moments(final.kept, self.scaled_matrix, Y[learned_from])[2], B[learned_from])
+        *_, fitted, told_var = variational.moments(final.kept, self.scaled_matrix, Y[learned_from], block)
         c_mean, c_var, mean, codes = map(np.concatenate, zip(*judged, strict=True))
-        self.gain = min(fitted, output_gain(mean, codes))
+        self.gain = min(output_gain(fitted, B[learned_from]), output_gain(mean, codes))
         self.calibration = fit_calibration(c_mean, c_var, self.gain * mean, codes)
+        some = Y[learned_from[: _DRAWN[0]]]
+        self.spread = _spread(final.kept, self.scaled_matrix, some, told_var[: _DRAWN[0]], random)
 
     def _ascent(
         self, Y: Numbers, B: Numbers, most: int, chosen: Numbers, held_out: Numbers, start: Numbers | None = None
@@ -217,22 +232,24 @@ class VariationalLearner:
         """The calibrated spike and slab, or the network's own."""
         if include_noise:
             return Output(*self._calibrated(_calibrated_slab, Y))
-        matrices, shrinkage = _matrices(self.parameters.short_belief(), self.scaled_matrix), self.shrinkage
-        return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, shrinkage), Y, self._block()))
+        matrices, shrinkage = layer_matrices(self.parameters.short_belief(), self.scaled_matrix), self.shrinkage
+        told = shrinkage, np.asarray(self.spread, shrinkage.dtype)
+        return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, *told), Y, self._block(Y)))
 
     def moments(self, Y: Numbers) -> tuple[Numbers, ...]:
-        """Mean and standard deviation of the calibrated spike and slab."""
-        return self._calibrated(_calibrated_moments, Y)
+        """Mean and standard deviation of the calibrated spike and slab, all in the units of the data."""
+        return self._calibrated(_calibrated_moments, Y, self.units)
 
-    def _calibrated(self, function: Callable[..., tuple[Numbers, ...]], Y: Numbers) -> tuple[Numbers, ...]:
-        # Nobody needs more than seven digits of a variance, and half the time would go into them.
-        matrices = _matrices(self.parameters.short_belief(), self.scaled_matrix, variance_dtype=_VARIANCE_DTYPE)
-        told = self.shrinkage, self.calibration, self.gain
-        return in_blocks(lambda rows: function(matrices, rows, *told), Y, self._block())
+    def _calibrated(self, function: Callable[..., tuple[Numbers, ...]], Y: Numbers, *more: Any) -> tuple[Numbers, ...]:
+        matrices = layer_matrices(self.parameters.short_belief(), self.scaled_matrix, variance_dtype=QUICK_VARIANCES)
+        # Handed over once, not with every block.
+        told = jax.tree.map(jnp.asarray, (matrices, self.shrinkage))
+        return in_blocks(
+            lambda rows: function(told[0], rows, told[1], self.calibration, self.gain, *more), Y, self._block(Y)
+        )
 
-    def _block(self) -> int:
-        """How many signals at once, so that what a layer works on stays in the cache."""
-        return _block(self.scaled_matrix)
+    def _block(self, Y: Numbers) -> int:
+        return variational.block_size(self.scaled_matrix, len(Y))
 
     def matrices(self) -> tuple[Gaussian, Gaussian]:
         """Means and variances of W and S; those of S follow from W and R."""
@@ -375,23 +392,28 @@ def _mean_pass(passes: Sequence[Pass]) -> Pass:
     return Pass(values, counts, {name: sum(each.attempts[name] for each in passes) for name in passes[0].attempts})
 
 
-def _moments(parameters: variational.AscentParameters, design_matrix: Numbers, Y: Numbers) -> Any:
-    """Mean and variance before the last threshold, and the mean after it."""
-    matrices = _matrices(variational.posterior(parameters), design_matrix)
-    shrinkage = np.exp(parameters.log_shrinkage)
-    return in_blocks(lambda rows: _network_moments(matrices, rows, shrinkage), Y, _block(design_matrix))
-
-
-def _block(design_matrix: Numbers) -> int:
-    numbers = sum(design_matrix.shape) + design_matrix.shape[1]
-    return int(2 ** np.clip(np.round(np.log2(_BLOCK_NUMBERS / numbers)), 3, 10))
+def _spread(
+    parameters: variational.AscentParameters,
+    design_matrix: Numbers,
+    Y: Numbers,
+    told: Numbers,
+    random: np.random.Generator,
+) -> Numbers:
+    """Variances of the output over draws, relative to those of moments, for every coefficient over all signals."""
+    weights, shrinkage = variational.posterior(parameters), np.exp(parameters.log_shrinkage)
+    with np.errstate(over="ignore", invalid="ignore"):
+        drawn = np.sum(drawn_variance(weights, design_matrix, Y, shrinkage, _DRAWN[1], random), axis=0)
+    total = np.sum(told, axis=0, dtype=np.float64)
+    usable = np.isfinite(drawn) & (drawn > 0) & np.isfinite(total) & (total > 0)
+    return np.where(usable, drawn, 1) / np.where(usable, total, 1)
 
 
 def _squared_errors(
     parameters: variational.AscentParameters, design_matrix: Numbers, Y: Numbers, B: Numbers
 ) -> Numbers:
     """Of what a network predicts, one a pair."""
-    return np.sum((_moments(parameters, design_matrix, Y)[2] - B) ** 2, axis=1)
+    predicted = variational.moments(parameters, design_matrix, Y, variational.block_size(design_matrix, len(B)))[2]
+    return np.sum((predicted - B) ** 2, axis=1)
 
 
 def _improved(ascents: Sequence[_Ascent], Y: Numbers, B: Numbers, held_out: Sequence[Numbers]) -> bool:

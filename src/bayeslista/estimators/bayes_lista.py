@@ -337,7 +337,8 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         include_noise : bool, default=True
             Whether to predict the codes, with all that separates them from the network's output: calibrated on
             held-out pairs where there were any, else the noise added to the slab, and mended by `calibrate` if it was
-            called. Without it the distribution is the network's own ω, m and v, as in the paper.
+            called. Without it the distribution is the network's own ω, m and v, as in the paper. After a variational
+            `fit` they spread as the output does over weights drawn afresh in every layer.
         batch_size : int or None, default=None
             As for `predict`.
 
@@ -357,9 +358,8 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     def _moments(self, Y: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, ...]:
         if self.recalibration_ is not None or not isinstance(self._learner, VariationalLearner):
             return super()._moments(Y)
-        observation_unit, code_unit = self._learner.units
         with self._precision():
-            return tuple(part * code_unit for part in self._learner.moments(Y / observation_unit))
+            return self._learner.moments(Y)
 
     def _output(self, Y: Float[np.ndarray, "n K"], include_noise: bool) -> SpikeSlab:
         observation_unit, code_unit = self._learner.units

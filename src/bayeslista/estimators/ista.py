@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from bayeslista._blocks import in_blocks
 from bayeslista.estimators._base import BaseSparseCoder
-from bayeslista.estimators._blocks import in_blocks
 from bayeslista.estimators._validation import all_or_nothing
 from bayeslista.proximal import ProximalWeights, ista, ista_weights
 

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from bayeslista._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._base import BaseSparseCoder, NumericalWarning
-from bayeslista.estimators._blocks import in_blocks, root_mean_square
 from bayeslista.estimators._checkpoints import Checkpoint
 from bayeslista.estimators._parameters import (
     check_boolean,

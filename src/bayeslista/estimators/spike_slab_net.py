@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
+from bayeslista._blocks import root_mean_square
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import NumericalWarning
-from bayeslista.estimators._blocks import root_mean_square
 from bayeslista.estimators._checkpoints import Checkpoint
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._learners import Units

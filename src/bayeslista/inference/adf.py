@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bayeslista._compilation import quickly_compiled
 from bayeslista.network import EvidenceForm, Gaussian, Weights, evidence_and_gradient, relative_errors
 from bayeslista.posterior import Belief, absorb_factors, refine_prior
 
@@ -160,7 +161,7 @@ def step(
     return belief._replace(weights=Weights(encoder, recurrent), noise_precision=noise), info
 
 
-@partial(jax.jit, static_argnames=("form", "learn_noise"))
+@partial(quickly_compiled, static_argnames=("form", "learn_noise"))
 def filter_pairs(
     belief: Belief,
     pairs: Pair,

@@ -19,6 +19,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from bayeslista._compilation import quickly_compiled
 from bayeslista.proximal import soft_threshold
 
 _Numbers = Array | np.ndarray
@@ -277,7 +278,7 @@ def make_batches(order: Int[np.ndarray, " n"], batch_size: int) -> Batches:
     return Batches(padded, (np.arange(padded.size) < len(order)).astype(float).reshape(padded.shape))
 
 
-@partial(jax.jit, static_argnames="optimizer")
+@partial(quickly_compiled, static_argnames="optimizer")
 def init(
     start: Weights,
     monitored: Pairs,
@@ -316,7 +317,7 @@ def init(
     return State(start, _rule(optimizer).init(start), start, error, jnp.zeros((), int))
 
 
-@partial(jax.jit, static_argnames="optimizer")
+@partial(quickly_compiled, static_argnames="optimizer")
 def step(
     state: State,
     training: Pairs,

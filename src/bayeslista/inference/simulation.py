@@ -20,6 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 
+from bayeslista._compilation import quickly_compiled
 from bayeslista.denoiser import Denoised
 from bayeslista.message_passing import NetworkState, Problem
 from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion, answer, blend, run_layers
@@ -323,11 +324,7 @@ def _descend(
     return best.x.astype(dtype) if best.fun < loss(begin)[0] else None
 
 
-# Training compiles for longer than it runs, and XLA's older code generator needs half the time.
-_QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
-
-
-@partial(jax.jit, compiler_options=_QUICKLY_COMPILED)
+@quickly_compiled
 def train_scalars(
     scalars: NetworkScalars,
     problem: Problem,

@@ -14,15 +14,24 @@ The ascent is Adam's with an epsilon relative to the matrix it scales, rates tha
 the first pass and a cosine decay.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from bayeslista.anchored_network import AnchoredWeights, RowColumn, expected_error_and_gradient, propagate_anchored
+from bayeslista._blocks import in_blocks
+from bayeslista._compilation import quickly_compiled
+from bayeslista.anchored_network import (
+    QUICK_VARIANCES,
+    AnchoredWeights,
+    LayerMatrices,
+    RowColumn,
+    expected_error_and_gradient,
+    layer_matrices,
+    propagate_layers,
+)
 from bayeslista.network import largest_moment, relative_errors
 
 _TEMPERATURE = 3.0
@@ -36,6 +45,9 @@ _RELATIVE_EPSILON = 0.01
 _FINAL_RATE = 0.02
 _NOISE_DECAY = 0.95
 _EXPLOSION = 1.5
+_BLOCK_NUMBERS = 2**18  # observed values and two codes for each signal, in a block that layers go through
+
+_Numbers = Any  # NumPy's arrays or JAX's
 
 
 class AscentParameters(NamedTuple):
@@ -73,7 +85,7 @@ class State(NamedTuple):
     noise_var: Float[Array, ""]
     rate: Float[Array, ""]
     best: AscentParameters
-    best_error: Float[Array, ""]
+    best_error: float
 
 
 class Info(NamedTuple):
@@ -88,9 +100,9 @@ class Info(NamedTuple):
 class Judgement(NamedTuple):
     """What held-out pairs say: mean squared error, NMSE, and whether the best parameters had to be restored."""
 
-    error: Float[Array, ""]
-    nmse: Float[Array, ""]
-    restored: Bool[Array, ""]
+    error: float
+    nmse: float
+    restored: bool
 
 
 def posterior(parameters: AscentParameters) -> AnchoredWeights[RowColumn]:
@@ -114,42 +126,82 @@ def posterior(parameters: AscentParameters) -> AnchoredWeights[RowColumn]:
     >>> float(posterior(parameters).encoder.var[0, 0])
     1.0
     """
-    encoder, residual, *factors, _ = parameters
-    p, q, r, t = map(jnp.exp, factors)
+    encoder, residual, *logs, _ = parameters
+    factors: list[Any] = [np.exp(each) if isinstance(each, np.ndarray) else jnp.exp(each) for each in logs]
+    p, q, r, t = factors
     return AnchoredWeights(RowColumn(encoder, p, q), RowColumn(residual, r, t))
 
 
-@jax.jit
-def predict(
-    parameters: AscentParameters, design_matrix: Float[Array, "K D"], observations: Float[Array, "n K"]
-) -> Float[Array, "n D"]:
-    """Mean of the output.
+def moments(
+    parameters: AscentParameters, design_matrix: Float[_Numbers, "K D"], rows: Float[_Numbers, "n K"], block: int
+) -> tuple[Float[np.ndarray, "n D"], ...]:
+    """Mean and variance before the last threshold, mean and variance after it.
 
-    AscentParameters
+    Parameters
     ----------
     parameters : AscentParameters
         What was learned.
     design_matrix : array of shape (K, D)
         X.
-    observations : array of shape (n, K)
+    rows : array of shape (n, K)
         One observation a row.
+    block : int
+        How many of them to work on at once, a power of two: what is compiled depends on it, not on n.
 
     Returns
     -------
-    array of shape (n, D)
-        One code a row.
+    tuple of four arrays of shape (n, D)
+        The variances in single precision.
 
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from bayeslista.inference.variational import AscentParameters, predict
+    >>> from bayeslista.inference.variational import AscentParameters, moments
     >>> certain = jnp.full((4, 1), -49.0)
     >>> parameters = AscentParameters(jnp.ones((1, 1)), jnp.zeros((1, 1)), *certain, jnp.log(jnp.array([0.5])))
-    >>> predict(parameters, jnp.ones((1, 1)), jnp.array([[2.0]])).tolist()
+    >>> moments(parameters, jnp.ones((1, 1)), jnp.array([[2.0]]), 8)[2].tolist()
     [[1.5]]
     """
-    shrinkage = jnp.exp(parameters.log_shrinkage)
-    return propagate_anchored(posterior(parameters), design_matrix, observations, shrinkage).output.mean
+    parameters, given, observations = jax.tree.map(np.asarray, (parameters, design_matrix, rows))
+    with np.errstate(over="ignore", invalid="ignore"):  # layers bound what outgrows the type
+        matrices = layer_matrices(posterior(parameters), given, variance_dtype=QUICK_VARIANCES)
+        shrinkage: Any = np.exp(parameters.log_shrinkage)
+    return in_blocks(lambda each: _layer_moments(matrices, each, shrinkage), observations, block, smallest=block)
+
+
+@quickly_compiled
+def _layer_moments(
+    matrices: LayerMatrices, rows: Float[Array, "n K"], shrinkage: Float[Array, " L"]
+) -> tuple[Array, ...]:
+    entering, output = propagate_layers(matrices, rows, shrinkage)
+    return *entering, *output
+
+
+def block_size(design_matrix: Float[_Numbers, "K D"], n_rows: int) -> int:
+    """How many signals to work on at once, so that what a layer works on stays in the cache.
+
+    Parameters
+    ----------
+    design_matrix : array of shape (K, D)
+        X.
+    n_rows : int
+        How many there are.
+
+    Returns
+    -------
+    int
+        A power of two, from 8 to 1,024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.inference.variational import block_size
+    >>> block_size(np.ones((50, 100)), 100), block_size(np.ones((100, 784)), 10**6)
+    (128, 128)
+    """
+    n_observed, n_components = design_matrix.shape
+    largest = int(2 ** np.clip(np.round(np.log2(_BLOCK_NUMBERS / (n_observed + 2 * n_components))), 3, 10))
+    return min(largest, max(8, 1 << (n_rows - 1).bit_length()))
 
 
 def init(
@@ -213,8 +265,12 @@ def init(
         *4 * [_LOG_VAR_RATE],
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
     )
-    parameters = AscentParameters(*(jnp.asarray(value, dtype) for value in values))
-    zero = AscentParameters(*(jnp.asarray(np.zeros(value.shape), dtype) for value in parameters))
+    # A pass works in the memory of the state, no part of which may be another.
+    first, second = (
+        AscentParameters(*(jnp.array(np.zeros(np.shape(value), dtype)) for value in values)) for _ in range(2)
+    )
+    parameters = AscentParameters(*(jnp.array(np.asarray(value, dtype)) for value in values))
+    best = jax.tree.map(np.array, parameters)
     problem = Problem(
         jnp.asarray(design_matrix),
         RowColumn(
@@ -224,11 +280,12 @@ def init(
         AscentParameters(*(jnp.asarray(rate, dtype) for rate in rates)),
         *(jnp.asarray(part) for part in (*training, *held_out)),
     )
-    nothing, one, unknown = (jnp.asarray(value, dtype) for value in (0, 1, np.inf))
-    state, judgement = judge(State(parameters, zero, zero, nothing, one, one, parameters, unknown), problem)
+    nothing, one, other = (jnp.array(np.asarray(value, dtype)) for value in (0, 1, 1))
+    state = State(parameters, first, second, nothing, one, other, best, np.inf)
+    state, judgement = judge(state, problem)
     error = np.nan_to_num(judgement.error, nan=1.0, posinf=1.0)
-    noise_var = jnp.asarray(np.maximum(error, np.finfo(dtype).eps), dtype)
-    return state._replace(noise_var=noise_var, rate=one), problem
+    noise_var = jnp.array(np.maximum(error, np.finfo(dtype).eps), dtype)
+    return state._replace(noise_var=noise_var, rate=jnp.array(1, dtype)), problem
 
 
 def _entry_sizes(
@@ -243,7 +300,6 @@ def _entry_sizes(
     return np.sqrt(rows), np.sqrt(columns / overall)
 
 
-@jax.jit
 def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
     """Let the held-out pairs judge the parameters: keep them if they are the best so far, drop them if they exploded.
 
@@ -271,51 +327,58 @@ def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
     >>> state, problem = variational.init(start, start, np.full(2, 0.1, np.float32), pairs, pairs, True)
     >>> worse = state._replace(parameters=state.parameters._replace(encoder=9 * state.parameters.encoder))
     >>> after, judgement = variational.judge(worse, problem)
-    >>> bool(judgement.restored), after.parameters.encoder.tolist()
+    >>> judgement.restored, after.parameters.encoder.tolist()
     (True, [[1.0]])
     """
-    predicted = predict(state.parameters, problem.design_matrix, problem.held_out_observations)
-    ratios, informative = relative_errors(predicted, problem.held_out_codes)
-    error = jnp.mean((predicted - problem.held_out_codes) ** 2)
-    exploded = ((error >= _EXPLOSION * state.best_error) & (state.best_error > 0)) | ~jnp.isfinite(error)
-    better = error < state.best_error
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.parameters, state.best)
-    zero = jax.tree.map(jnp.zeros_like, state.first)
-
-    def restore(fallback: Any, current: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.where(exploded, a, b), fallback, current)
-
-    state = state._replace(
-        parameters=restore(best, state.parameters),
-        first=restore(zero, state.first),
-        second=restore(zero, state.second),
-        n_steps=jnp.where(exploded, 0, state.n_steps),
-        rate=jnp.where(exploded, 0.5 * state.rate, state.rate),
-        best=best,
-        best_error=jnp.where(better, error, state.best_error),
-    )
-    return state, Judgement(error, jnp.sum(ratios) / jnp.maximum(jnp.sum(informative), 1), exploded)
+    codes = np.asarray(problem.held_out_codes)
+    observations = problem.held_out_observations
+    predicted = moments(
+        state.parameters, problem.design_matrix, observations, block_size(problem.design_matrix, len(codes))
+    )[2]
+    with np.errstate(over="ignore", invalid="ignore"):
+        misses, norms = np.linalg.norm(predicted - codes, axis=1), np.linalg.norm(codes, axis=1)
+        error = np.mean((predicted - codes) ** 2)
+    nmse = float(np.sum(misses[norms > 0] / norms[norms > 0])) / max(int(np.count_nonzero(norms)), 1)
+    best_error = float(state.best_error)
+    if error < best_error:
+        state = state._replace(best=jax.tree.map(np.array, state.parameters), best_error=error)
+    exploded = bool((error >= _EXPLOSION * best_error > 0) | ~np.isfinite(error))
+    if exploded:
+        state = state._replace(
+            parameters=jax.tree.map(jnp.array, state.best),
+            first=jax.tree.map(lambda part: jnp.array(np.zeros(part.shape, part.dtype)), state.first),
+            second=jax.tree.map(lambda part: jnp.array(np.zeros(part.shape, part.dtype)), state.second),
+            n_steps=jnp.array(np.zeros_like(state.n_steps)),
+            rate=jnp.array(np.asarray(state.rate) * np.asarray(0.5, codes.dtype)),
+        )
+    return state, Judgement(float(error), nmse, exploded)
 
 
 def _ascend(
     state: State, problem: Problem, gradient: AscentParameters, rate: Array
-) -> tuple[AscentParameters, AscentParameters, AscentParameters]:
-    """Adam's step: parameters and both moments."""
+) -> tuple[tuple[AscentParameters, AscentParameters, AscentParameters], Array]:
+    """Adam's step: parameters and both moments; and whether the gradient, and its square, is finite."""
     n_steps = state.n_steps + 1
     first = jax.tree.map(lambda m, g: _FIRST_DECAY * m + (1 - _FIRST_DECAY) * g, state.first, gradient)
     second = jax.tree.map(lambda v, g: _SECOND_DECAY * v + (1 - _SECOND_DECAY) * g * g, state.second, gradient)
+    forgotten, forgotten_square = 1 - _FIRST_DECAY**n_steps, 1 - _SECOND_DECAY**n_steps
+    squares = jax.tree.map(lambda v: jnp.mean(v) / forgotten_square, second)
 
-    def move(parameter: Array, m: Array, v: Array, speed: Array) -> Array:
-        size = jnp.sqrt(v / (1 - _SECOND_DECAY**n_steps))
-        floor = _RELATIVE_EPSILON * jnp.sqrt(jnp.mean(size * size)) + 1e3 * jnp.sqrt(jnp.finfo(size.dtype).tiny)
-        return parameter + rate * speed * m / (1 - _FIRST_DECAY**n_steps) / (size + floor)
+    def move(parameter: Array, m: Array, v: Array, square: Array, speed: Array) -> Array:
+        floor = _RELATIVE_EPSILON * jnp.sqrt(square) + 1e3 * jnp.sqrt(jnp.finfo(v.dtype).tiny)
+        return parameter + rate * speed * m / forgotten / (jnp.sqrt(v / forgotten_square) + floor)
 
-    return jax.tree.map(move, state.parameters, first, second, problem.rates), first, second
+    moved = jax.tree.map(move, state.parameters, first, second, squares, problem.rates)
+    return (moved, first, second), jnp.isfinite(sum(jax.tree.leaves(squares)))
 
 
-@jax.jit
+@quickly_compiled
 def step(
-    state: State, problem: Problem, rows: Int[Array, "b s"], included: Float[Array, "b s"], rates: Float[Array, " b"]
+    state: State,
+    problem: Problem,
+    rows: Int[_Numbers, "b s"],
+    included: Float[_Numbers, "b s"],
+    rates: Float[_Numbers, " b"],
 ) -> tuple[State, Info]:
     """One pass over pairs in mini-batches; a batch whose gradient is not finite is skipped and counted.
 
@@ -384,10 +447,8 @@ def step(
             *by_logs(belief.residual, residual, prior_residual_var, jnp.ones(())),
             scale * by_shrinkage * shrinkage,
         )
-        usable = (error < largest_moment(error)) & jnp.all(
-            jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)])
-        )
-        moved, first, second = _ascend(state, problem, gradient, rate * state.rate)
+        (moved, first, second), finite = _ascend(state, problem, gradient, rate * state.rate)
+        usable = (error < largest_moment(error)) & finite
         noise_var = _NOISE_DECAY * state.noise_var + (1 - _NOISE_DECAY) * error / (n * d)
         smallest = jnp.finfo(noise_var.dtype).eps
         after = state._replace(
@@ -410,9 +471,15 @@ def step(
     return state, Info(objective, training_error, jnp.sum(ratios) / jnp.maximum(jnp.sum(n_codes), 1), jnp.sum(skipped))
 
 
-@partial(jax.jit, donate_argnames="state")
+_step_in_place = quickly_compiled(step, donate_argnames="state")
+
+
 def advance(
-    state: State, problem: Problem, rows: Int[Array, "b s"], included: Float[Array, "b s"], rates: Float[Array, " b"]
+    state: State,
+    problem: Problem,
+    rows: Int[_Numbers, "b s"],
+    included: Float[_Numbers, "b s"],
+    rates: Float[_Numbers, " b"],
 ) -> tuple[State, Info, Judgement]:
     """A pass and its judgement, in the memory of the state that is given, which is no more afterwards.
 
@@ -440,8 +507,10 @@ def advance(
     >>> float(judgement.error) < error
     True
     """
-    state, info = step(state, problem, rows, included, rates)
-    state, judgement = judge(state, problem)
+    apart: dict[str, Any] = {"best": None, "best_error": None}
+    moving = state._replace(**apart)
+    moved, info = _step_in_place(moving, problem, rows, included, rates)
+    state, judgement = judge(moved._replace(best=state.best, best_error=state.best_error), problem)
     return state, info, judgement
 
 

@@ -13,12 +13,14 @@ _NUMBERS = 2**20  # in the observations and codes of a batch, unless its size is
 _AT_ONCE = 2**22
 
 
-def in_blocks(function: Callable[..., Any], rows: Any, largest: int = LARGEST_BLOCK) -> Any:
+def in_blocks(
+    function: Callable[..., Any], rows: Any, largest: int = LARGEST_BLOCK, smallest: int = _SMALLEST_BLOCK
+) -> Any:
     """Apply a row-wise function to blocks of few different sizes, so that few sizes are ever compiled.
 
     Rows go through in blocks of 1,024, or `largest`; what is left over is padded with zeros to that size, and where
-    there are fewer rows than that, to the next power of two, at least 8. Any pytree of arrays that lead with the rows
-    comes back as NumPy arrays, without the padding.
+    there are fewer rows than that, to the next power of two, at least 8, or `smallest`. Any pytree of arrays that lead
+    with the rows comes back as NumPy arrays, without the padding.
 
     Parameters
     ----------
@@ -28,6 +30,8 @@ def in_blocks(function: Callable[..., Any], rows: Any, largest: int = LARGEST_BL
         Its input.
     largest : int, default=1024
         A power of two that no block exceeds.
+    smallest : int, default=8
+        A power of two that no block falls short of.
 
     Returns
     -------
@@ -37,12 +41,12 @@ def in_blocks(function: Callable[..., Any], rows: Any, largest: int = LARGEST_BL
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.estimators._blocks import in_blocks
+    >>> from bayeslista._blocks import in_blocks
     >>> in_blocks(lambda block: (block.sum(axis=1), block[:, 0] * len(block)), np.ones((3, 2)))
     (array([2., 2., 2.]), array([8., 8., 8.]))
     """
     n_rows = len(jax.tree.leaves(rows)[0])
-    size = min(largest, max(_SMALLEST_BLOCK, 1 << (n_rows - 1).bit_length()))
+    size = min(largest, max(smallest, 1 << (n_rows - 1).bit_length()))
     whole: Any = None
     for begin in range(0, n_rows, size):
         part = slice(begin, min(begin + size, n_rows))
@@ -86,7 +90,7 @@ def batches(n_rows: int, batch_size: int | None, unit: int, n_numbers: int) -> I
 
     Examples
     --------
-    >>> from bayeslista.estimators._blocks import batches
+    >>> from bayeslista._blocks import batches
     >>> list(batches(10, 3, unit=4, n_numbers=1))
     [slice(0, 4, None), slice(4, 10, None)]
     """
@@ -117,12 +121,14 @@ def fill(n_rows: int, parts: Iterable[tuple[slice, tuple[np.ndarray, ...]]]) -> 
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.estimators._blocks import fill
+    >>> from bayeslista._blocks import fill
     >>> fill(3, [(slice(0, 2), (np.ones(2),)), (slice(2, 3), (np.zeros(1),))])
     (array([1., 1., 0.]),)
     """
     whole: tuple[np.ndarray, ...] = ()
     for rows, arrays in parts:
+        if rows == slice(0, n_rows):
+            return arrays
         if not whole:
             whole = tuple(np.empty((n_rows, *array.shape[1:]), array.dtype) for array in arrays)
         for target, array in zip(whole, arrays, strict=True):
@@ -146,7 +152,7 @@ def stack_sparse(parts: Iterable[tuple[slice, tuple[np.ndarray]]]) -> csr_array:
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.estimators._blocks import stack_sparse
+    >>> from bayeslista._blocks import stack_sparse
     >>> stack_sparse([(slice(0, 1), (np.array([[0.0, 2.0]]),)), (slice(1, 2), (np.array([[3.0, -0.0]]),))]).data
     array([2., 3.])
     """
@@ -169,7 +175,7 @@ def root_mean_square(values: np.ndarray | Iterable[np.ndarray]) -> float:
     Examples
     --------
     >>> import numpy as np
-    >>> from bayeslista.estimators._blocks import root_mean_square
+    >>> from bayeslista._blocks import root_mean_square
     >>> root_mean_square(np.array([3e200, -3e200])), root_mean_square(np.zeros(2))
     (3e+200, 1.0)
     """
