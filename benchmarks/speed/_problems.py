@@ -125,12 +125,12 @@ def variational_pass(problem: Problem):
     rates = np.full(shape[0], 1e-3, dtype)
     call = in_precision(problem, variational.step, state, given, rows, np.ones(shape, dtype), rates)
     d, k, after = problem.d, problem.k, problem.n_layers - 1
-    # With M_S, X and [B, V_R, V_W] forward and backward, and the gradients of M_S and [B, V_R, V_W].
-    products = 2 * after * (2 * d * (d + k) + 2 * d * (2 * d + k)) + after * 2 * d * (3 * d + k) + 12 * d * k
+    # With M_S, its squares and X forward and backward, and the gradients of the first two.
+    products = 2 * after * 2 * d * (2 * d + k) + after * 2 * d * 2 * d + 6 * d * k
     n = problem.n_train
     work = problem.floor_of(products, n)
-    # Adam reads and writes parameters and two moments of means and variances once a batch.
-    work.moved += shape[0] * 2 * (d * d + d * k) * 6 * word(dtype)
+    # Adam reads and writes means and their two moments once a batch.
+    work.moved += shape[0] * (d * d + d * k) * 6 * word(dtype)
     return call, n, work
 
 
@@ -181,7 +181,7 @@ def prediction(name: str, problem: Problem):
     plain = 2 * d * k + after * 2 * d * d
     if name == "BayesLISTA":
         work = problem.floor_of(2 * d * k + after * 2 * d * d, n)
-        spread = n * (2 * d * k + after * (2 * d * k + 2 * d * (2 * d + k)))
+        spread = n * after * 2 * d * (d + k)
         work.operations["float32"] = work.operations.get("float32", 0) + spread
     elif name == "BayesLISTA.published":
         work = problem.floor_of(2 * plain + after * 4 * d * d, n)
