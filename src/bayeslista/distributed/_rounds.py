@@ -15,7 +15,7 @@ from bayeslista.estimators import BayesLISTA
 from bayeslista.estimators._learners import Numbers, Pass, Units
 from bayeslista.estimators._progress import advance, progress_bar
 from bayeslista.estimators._validation import random_seed
-from bayeslista.estimators._variational import Parameters, VariationalLearner, _Ascent
+from bayeslista.estimators._variational import VariationalLearner, _Ascent
 from bayeslista.inference import variational
 
 _SAMPLE = 20_000  # pairs that come here, to start from, to judge by and to calibrate on
@@ -115,7 +115,7 @@ class _ShardedAscent(_Ascent):
         """Make a round, and be judged."""
         import dask
 
-        before, seed, unit = self.state, int(random.integers(2**63)), self._code_unit
+        before, seed = self.state, int(random.integers(2**63))
         rates = variational.schedule(n_pass, self._n_batches, max_iter).astype(self._problem.codes.dtype)
         common = dask.delayed((_without(before, "best", "best_error"), rates), traverse=False)
         visit = dask.delayed(_visit)
@@ -127,22 +127,7 @@ class _ShardedAscent(_Ascent):
         )
         merged = merged._replace(rate=before.rate, best=before.best, best_error=before.best_error)
         self.state, judgement = variational.judge(merged, self._problem)
-        self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
-        learned = Parameters.after(self.state.parameters)
-        values: dict[str, float | np.ndarray] = {
-            "n_pairs": self._n_pairs,
-            "objective": float(info.objective),
-            "training_error": float(info.error) * unit**2,
-            "held_out_error": float(judgement.error) * unit**2,
-            "training_nmse": float(info.nmse),
-            "held_out_nmse": float(judgement.nmse),
-            "encoder_var": float(np.mean(np.exp(learned.encoder_log_var))),
-            "residual_var": float(np.mean(np.exp(learned.residual_log_var))),
-            "noise_std": float(np.sqrt(self.state.noise_var)) * unit,
-            "shrinkage": np.exp(learned.log_shrinkage) * unit,
-        }
-        counts = {"skipped": total.skipped, "restored": int(judgement.restored)}
-        return Pass(values, counts, {"skipped": len(self._shards) * self._n_batches})
+        return self._told(self._n_pairs, info, judgement, total.skipped, len(self._shards) * self._n_batches)
 
 
 def _without(record: Any, *names: str) -> Any:

@@ -334,6 +334,12 @@ class _Ascent:
         rows = np.resize(random.permutation(self._chosen), shape)
         rates = variational.schedule(n_pass, self._n_batches, max_iter).astype(dtype)
         self.state, info, judgement = variational.advance(self.state, self._problem, rows, included, rates)
+        return self._told(n_pairs, info, judgement, int(info.skipped), self._n_batches)
+
+    def _told(
+        self, n_pairs: int, info: variational.Info, judgement: variational.Judgement, n_skipped: int, n_batches: int
+    ) -> Pass:
+        """What a pass did, of which that is the outcome."""
         self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
         learned = Parameters.after(self.state.parameters)
         values: dict[str, float | np.ndarray] = {
@@ -348,8 +354,8 @@ class _Ascent:
             "noise_std": float(np.sqrt(self.state.noise_var)) * self._code_unit,
             "shrinkage": np.exp(learned.log_shrinkage) * self._code_unit,
         }
-        counts = {"skipped": int(info.skipped), "restored": int(judgement.restored)}
-        return Pass(values, counts, {"skipped": self._n_batches})
+        counts = {"skipped": n_skipped, "restored": int(judgement.restored)}
+        return Pass(values, counts, {"skipped": n_batches})
 
 
 def _copied(parameters: variational.AscentParameters) -> variational.AscentParameters:
