@@ -35,7 +35,7 @@ from bayeslista.distributed import fit, predict_to_zarr
 from bayeslista.estimators import _variational
 from bayeslista.estimators._learners import Pass
 from bayeslista.generative import gather_statistics
-from bayeslista.inference import variational
+from bayeslista.inference import judging, variational
 from bayeslista.metrics import log_score, nmse, pit_coverage
 
 N_COMPONENTS, N_OBSERVED, N_LAYERS = 100, 50, 10
@@ -174,7 +174,7 @@ def merging_every_step(n_shards, batch):
                     variational.step(self.state, self._problem, order[cut], weights, rates[cut])[0] for order in orders
                 ]
                 self.state = jax.tree.map(lambda *parts: sum(parts) / len(parts), *found)
-            self.state, judgement = variational.judge(self.state, self._problem)
+            self.state, judgement = judging.judge(self.state, self._problem)
             self.error = float(judgement.error)
             values = {"n_pairs": len(self._chosen), "training_nmse": float(judgement.nmse)}
             return Pass(values, {"skipped": 0}, {"skipped": 1})

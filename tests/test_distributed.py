@@ -248,7 +248,7 @@ class TestTraining:
         undisturbed = fit(clone(NETWORK), *shards(data), client=client)
         assert any(client.run(lambda: "bayeslista.distributed._rounds" in sys.modules).values())
         processes = set(client.run(os.getpid).values())
-        judge, calls = _rounds.variational.judge, []
+        judge, calls = _rounds.judging.judge, []
 
         def judge_and_strike(*args):
             calls.append(args)
@@ -256,7 +256,7 @@ class TestTraining:
                 os.kill(min(processes), signal.SIGKILL)
             return judge(*args)
 
-        monkeypatch.setattr(_rounds.variational, "judge", judge_and_strike)
+        monkeypatch.setattr(_rounds.judging, "judge", judge_and_strike)
         disturbed = fit(clone(NETWORK), *shards(data), client=client)
         assert len(calls) > 3
         assert min(processes) not in client.run(os.getpid).values()

@@ -6,7 +6,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import norm
 
-from bayeslista.denoiser import Denoised, slab_prior
+from bayeslista.denoiser import Denoised, blend, slab_prior
 from bayeslista.distributions import SpikeSlab
 from bayeslista.generative import SlabMixture, simulate_pairs
 from bayeslista.inference.simulation import (
@@ -19,7 +19,7 @@ from bayeslista.inference.simulation import (
     train_scalars,
 )
 from bayeslista.message_passing import make_problem
-from bayeslista.spike_slab_network import blend, default_scalars, run_layers, run_network, vector_state, with_opinion
+from bayeslista.spike_slab_network import default_scalars, run_layers, run_network, vector_state, with_opinion
 
 SLAB = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
 LIKE_KINDS = "propagation_layers", "further_layers"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bayeslista.inference import variational
+from bayeslista.inference import judging, variational
 
 D, K, N = 8, 6, 64
 
@@ -33,7 +33,7 @@ def _passes(state, problem, n, rate=1.0):
         rows = rng.permutation(N).reshape(8, 8)
         rates = rate * variational.schedule(i, 8, n)
         state, info = variational.step(state, problem, rows, jnp.ones((8, 8)), rates)
-        state, judgement = variational.judge(state, problem)
+        state, judgement = judging.judge(state, problem)
         infos.append((info, judgement))
     return state, infos
 
@@ -48,7 +48,7 @@ def test_learning_raises_the_objective_and_lowers_the_held_out_error():
     assert last.nmse < first.nmse
     assert state.best_error < start
     assert state.best_error == min(float(judgement.error) for _, judgement in infos)
-    predicted = variational.moments(state.best, problem.design_matrix, problem.held_out_observations, 32)[2]
+    predicted = judging.moments(state.best, problem.design_matrix, problem.held_out_observations, 32)[2]
     assert float(jnp.mean((predicted - problem.held_out_codes) ** 2)) == pytest.approx(float(state.best_error))
     assert sum(int(info.skipped) for info, _ in infos) == 0
 
@@ -86,7 +86,7 @@ def test_an_explosion_restores_the_best_and_halves_the_rate():
     state, problem = _problem()
     state, _ = _passes(state, problem, 5)
     moved, _ = variational.step(state, problem, np.arange(N).reshape(8, 8), jnp.ones((8, 8)), jnp.full(8, 1e4))
-    exploded, judgement = variational.judge(moved, problem)
+    exploded, judgement = judging.judge(moved, problem)
     assert bool(judgement.restored)
     assert exploded.rate == 0.5 * state.rate
     assert exploded.best_error == state.best_error
@@ -116,7 +116,7 @@ def test_the_gradient_in_log_variances_follows_the_divergence():
     state = state._replace(noise_var=jnp.asarray(1.0))
     for _ in range(300):
         state, _ = variational.step(state, silent, np.arange(N)[None], jnp.ones((1, N)), jnp.ones(1))
-    variances = variational.posterior(state.parameters).encoder.var
+    variances = judging.posterior(state.parameters).encoder.var
     np.testing.assert_allclose(variances, problem.prior_encoder.var, rtol=0.2)
 
 
@@ -148,7 +148,7 @@ def test_a_start_that_is_not_finite_is_left_behind():
     state, problem = _problem()
     broken = state._replace(best_error=np.inf, best=jax.tree.map(lambda x: x * jnp.nan, state.best))
     after, _ = variational.step(broken, problem, np.arange(N).reshape(8, 8), jnp.ones((8, 8)), jnp.ones(8))
-    after, _ = variational.judge(after, problem)
+    after, _ = judging.judge(after, problem)
     assert np.isfinite(after.best_error)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.best))
 

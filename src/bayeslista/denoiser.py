@@ -179,3 +179,40 @@ def _slab_given(r: Array, t: Array, prior: SlabPrior) -> tuple[Array, Array, Arr
 def with_spike(prob_active: Array, slab_mean: Array, slab_var: Array) -> tuple[Array, Array]:
     """Mean and variance of a slab with its spike."""
     return prob_active * slab_mean, prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
+
+
+@jax.jit
+def blend(first: Denoised, second: Denoised, log_odds: Float[Array, ""]) -> Denoised:
+    """The spike and slab with the moments of a mixture of two.
+
+    Parameters
+    ----------
+    first, second : Denoised
+        Log-odds and slabs.
+    log_odds : array
+        Of the share of the second.
+
+    Returns
+    -------
+    Denoised
+        Mean and variance of every slab are those of the mixture of slabs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.denoiser import Denoised, blend
+    >>> sure = Denoised(np.array([[2.0]]), np.array([[1.0]]), np.array([[0.1]]))
+    >>> other = Denoised(np.array([[2.0]]), np.array([[3.0]]), np.array([[0.1]]))
+    >>> mixture = blend(sure, other, 0.0)
+    >>> [round(float(part[0, 0]), 3) for part in mixture]
+    [2.0, 2.0, 1.1]
+    """
+    log_shares = jax.nn.log_sigmoid(-log_odds), jax.nn.log_sigmoid(log_odds)
+    active = [share + jax.nn.log_sigmoid(one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)]
+    inactive = [
+        share + jax.nn.log_sigmoid(-one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)
+    ]
+    weight = jax.nn.sigmoid(active[1] - active[0])
+    apart = second.slab_mean - first.slab_mean
+    slab_var = (1 - weight) * first.slab_var + weight * second.slab_var + weight * (1 - weight) * apart**2
+    return Denoised(jnp.logaddexp(*active) - jnp.logaddexp(*inactive), first.slab_mean + weight * apart, slab_var)

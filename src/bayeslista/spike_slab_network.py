@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from numpy.typing import DTypeLike
 
 from bayeslista._compilation import quickly_compiled
-from bayeslista.denoiser import Denoised, denoise, prior_moments
+from bayeslista.denoiser import Denoised, blend, denoise, prior_moments
 from bayeslista.message_passing import (
     LayerScalars,
     NetworkState,
@@ -309,44 +309,6 @@ def vector_state(problem: Problem, observations: Float[Array, "n K"], scalars: N
     state = _unless_diverged(working, rough, vector_layers(working, rough, begin, early.vector_layers), begin)
     dtype = jnp.asarray(observations).dtype  # without double precision, single
     return NetworkState(*(part.astype(dtype) for part in state))
-
-
-@jax.jit
-def blend(first: Denoised, second: Denoised, log_odds: Float[Array, ""]) -> Denoised:
-    """The spike and slab with the moments of a mixture of two.
-
-    Parameters
-    ----------
-    first, second : Denoised
-        Log-odds and slabs.
-    log_odds : array
-        Of the share of the second.
-
-    Returns
-    -------
-    Denoised
-        Mean and variance of every slab are those of the mixture of slabs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista.denoiser import Denoised
-    >>> from bayeslista.spike_slab_network import blend
-    >>> sure = Denoised(np.array([[2.0]]), np.array([[1.0]]), np.array([[0.1]]))
-    >>> other = Denoised(np.array([[2.0]]), np.array([[3.0]]), np.array([[0.1]]))
-    >>> mixture = blend(sure, other, 0.0)
-    >>> [round(float(part[0, 0]), 3) for part in mixture]
-    [2.0, 2.0, 1.1]
-    """
-    log_shares = jax.nn.log_sigmoid(-log_odds), jax.nn.log_sigmoid(log_odds)
-    active = [share + jax.nn.log_sigmoid(one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)]
-    inactive = [
-        share + jax.nn.log_sigmoid(-one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)
-    ]
-    weight = jax.nn.sigmoid(active[1] - active[0])
-    apart = second.slab_mean - first.slab_mean
-    slab_var = (1 - weight) * first.slab_var + weight * second.slab_var + weight * (1 - weight) * apart**2
-    return Denoised(jnp.logaddexp(*active) - jnp.logaddexp(*inactive), first.slab_mean + weight * apart, slab_var)
 
 
 @quickly_compiled

@@ -16,7 +16,7 @@ from bayeslista.estimators._learners import Numbers, Pass, Units
 from bayeslista.estimators._progress import advance, progress_bar
 from bayeslista.estimators._validation import random_seed
 from bayeslista.estimators._variational import VariationalLearner, _Ascent
-from bayeslista.inference import variational
+from bayeslista.inference import judging, variational
 
 _SAMPLE = 20_000  # pairs that come here, to start from, to judge by and to calibrate on
 _BATCHES, _LARGEST_BATCH = 16, 32
@@ -61,7 +61,7 @@ def learn_in_rounds(model: BayesLISTA, pairs: Pairs) -> None:
 class _Given(NamedTuple):
     """What does not change from round to round."""
 
-    problem: Any  # variational.Problem without pairs
+    problem: Any  # judging.Problem without pairs
     units: Units
     shape: tuple[int, int]  # batches in a round, and pairs in a batch
     longest: int  # shard, to the length of which all are filled up, so that they are compiled once
@@ -72,7 +72,7 @@ class _Sum(NamedTuple):
     """What shards found, times the pairs that they learned from."""
 
     n_pairs: int
-    state: Any  # variational.State
+    state: Any  # judging.State
     info: Any  # variational.Info
     skipped: int
 
@@ -126,7 +126,7 @@ class _ShardedAscent(_Ascent):
             lambda part: (part / total.n_pairs).astype(part.dtype), (total.state, total.info._replace(skipped=None))
         )
         merged = merged._replace(rate=before.rate, best=before.best, best_error=before.best_error)
-        self.state, judgement = variational.judge(merged, self._problem)
+        self.state, judgement = judging.judge(merged, self._problem)
         return self._told(self._n_pairs, info, judgement, total.skipped, len(self._shards) * self._n_batches)
 
 

@@ -12,7 +12,8 @@ from bayeslista.estimators._checkpoints import FitRecord
 from bayeslista.estimators._filtering import FilteringLearner
 from bayeslista.estimators._learners import Pass, Units
 from bayeslista.estimators._recalibration import IsotonicMap, LogisticMap, Recalibration
-from bayeslista.estimators._spike_slab import Assumed, Base, Head, Learned, SpikeSlabLearner
+from bayeslista.estimators._spike_slab import Assumed, Learned, SpikeSlabLearner
+from bayeslista.estimators._structured import Base, Head
 from bayeslista.estimators._variational import Parameters, VariationalLearner
 from bayeslista.estimators.bayes_lista import BayesLISTA
 from bayeslista.estimators.fista import FISTA

@@ -15,7 +15,8 @@ from bayeslista._blocks import in_blocks
 from bayeslista._compilation import quickly_compiled
 from bayeslista.denoiser import Denoised, denoise, slab_prior
 from bayeslista.estimators._learners import Numbers, Output, Units
-from bayeslista.gaussian_base import GaussianBase, cavities, choose_shrinkage, fit_gaussian_base
+from bayeslista.estimators._structured import Base, Head, squared_errors, structured_belief, structured_head
+from bayeslista.gaussian_base import choose_shrinkage, fit_gaussian_base
 from bayeslista.generative import (
     SlabMixture,
     Statistics,
@@ -33,7 +34,6 @@ from bayeslista.inference.simulation import (
     cosine_rates,
     fit_head,
     fit_opinion,
-    log_score,
     loss_of_belief,
     train_scalars,
 )
@@ -59,7 +59,6 @@ _ARRAYS = 64  # of the size of the codes, in a layer of vector AMP
 _FOLDS = 5
 _ENOUGH_TO_DRAW_FROM = 60  # nonzero coefficients
 _KEPT_PAIRS = 200  # for the choice between independent and structured codes
-_USUAL_LEAST = 0.01  # variance of a slab, in units of the codes that are not zero
 _LEAST_GAIN, _MOST_SHRINKAGE = 0.02, 0.9  # of the linear layer, for structured codes to be considered
 _BATCH, _LEAST_BATCH, _LEAST_STEPS, _RATE = 64, 8, 10, 0.02
 _TRAINING_WORK, _HEAD_WORK = 1e11, 2e11  # products of numbers, a minute or so together
@@ -88,26 +87,6 @@ class Learned(NamedTuple):
     prob_active: float
     slab: SlabMixture
     drawn: SlabMixture  # what codes are simulated from
-
-
-class Head(NamedTuple):
-    """What held-out pairs said of the confidence of a Gaussian base.
-
-    Log-odds are multiplied by `temper` and moved by `offset`; variances of slabs are multiplied by `widening`, and
-    `least` is added to them.
-    """
-
-    temper: float = 1.0
-    offset: float = 0.0
-    widening: float = 1.0
-    least: float = 0.0
-
-
-class Base(NamedTuple):
-    """A Gaussian base and its head."""
-
-    layer: GaussianBase
-    head: Head
 
 
 @dataclass
@@ -239,7 +218,7 @@ class SpikeSlabLearner:
         if self.base is None:
             belief = self._run(self._reduce(scaled))
         else:
-            belief = in_blocks(partial(_structured_belief, self.base), scaled)
+            belief = in_blocks(partial(structured_belief, self.base), scaled)
         limits = np.finfo(self.dtype)
         chance = np.clip(expit(belief.log_odds), limits.tiny, 1 - limits.eps)
         return Output(chance, np.asarray(belief.slab_mean * size, self.dtype), _square(belief.slab_var, size))
@@ -406,19 +385,19 @@ class SpikeSlabLearner:
         for i, (sums, model) in enumerate(zip(others, models, strict=True)):
             layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.spread, self.dtype)
             rows = fold == i
-            belief = _structured_belief(Base(layer, Head()), Y[rows].astype(self.dtype))
-            errors.append((rows, _squared_errors(belief, B[rows])))
+            belief = structured_belief(Base(layer, Head()), Y[rows].astype(self.dtype))
+            errors.append((rows, squared_errors(belief, B[rows])))
             told.append((layer, Y[rows].astype(self.dtype), B[rows].astype(self.dtype)))
         structured = np.zeros(len(B))
         for rows, error in errors:
             structured[rows] = error
-        saved = _squared_errors(self._run(self._reduce(Y)), B) - structured
+        saved = squared_errors(self._run(self._reduce(Y)), B) - structured
         if not saved.mean() > saved.std() / np.sqrt(len(saved)):
             return None
         model = self.learned
         sums = add_statistics(*self.folds)
         layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.spread, self.dtype)
-        return Base(layer, _structured_head(told))
+        return Base(layer, structured_head(told))
 
 
 @quickly_compiled
@@ -445,46 +424,6 @@ def _usual_most(doubts: Any) -> float:
 
 def _cast(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda part: np.asarray(part, dtype), tree)
-
-
-def _structured_belief(base: Base, Y: Numbers) -> Denoised:
-    temper, offset, widening, least = base.head
-    mean, var = cavities(base.layer, Y)
-    belief: Any = denoise(mean, var, base.layer.prior, temper, offset, widening)
-    belief = jax.tree.map(np.asarray, belief)
-    return belief._replace(slab_var=belief.slab_var + belief.slab_var.dtype.type(least))
-
-
-def _structured_head(told: list[tuple[Numbers, ...]]) -> Head:
-    """The head of the best log score of pairs that each layer was not made from, with a price on a wrong variance."""
-
-    def head(point: Numbers) -> Head:
-        temper, widening, least = np.exp(point[[0, 2, 3]]).tolist()
-        return Head(temper, float(point[1]), widening, _USUAL_LEAST * least)
-
-    def loss(point: Numbers) -> float:
-        scores, variance, error = [], 0.0, 0.0
-        for layer, Y, B in told:
-            belief = _structured_belief(Base(layer, head(point)), Y)
-            scores.append(float(np.mean(log_score(belief, B))))
-            variance += float(np.sum(_variances(belief)))
-            error += float(np.sum(_squared_errors(belief, B)))
-        miss = np.log(variance / error) if error > 0 else 0.0
-        return miss**2 - float(np.mean(scores)) + 1e-3 * float(np.sum(np.square(point)))
-
-    corners = np.vstack([np.zeros(4), 0.4 * np.eye(4)])  # its own are far too near to tell a slope from zero
-    options = {"maxfev": 120, "xatol": 0.02, "fatol": 1e-4, "initial_simplex": corners}
-    return head(minimize(loss, np.zeros(4), method="Nelder-Mead", options=options).x)
-
-
-def _variances(belief: Denoised) -> Numbers:
-    chance, mean = expit(np.asarray(belief.log_odds)), np.asarray(belief.slab_mean)
-    return chance * (belief.slab_var + (1 - chance) * mean**2)
-
-
-def _squared_errors(belief: Denoised, B: Numbers) -> Numbers:
-    mean = expit(np.asarray(belief.log_odds)) * np.asarray(belief.slab_mean)
-    return np.sum((mean - B) ** 2, axis=1)
 
 
 def _accelerated(tried: list[tuple[Numbers, Numbers]]) -> Numbers:

@@ -23,7 +23,7 @@ from bayeslista.anchored_network import (
 from bayeslista.calibration import Calibration, fit_calibration, output_gain, quick_spike_slab
 from bayeslista.estimators._checkpoints import Memory
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
-from bayeslista.inference import streaming, variational
+from bayeslista.inference import judging, streaming, variational
 from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage
 from bayeslista.network import Gaussian
 from bayeslista.proximal import estimate_design_matrix_and_noise
@@ -48,7 +48,7 @@ class Parameters(NamedTuple):
     log_shrinkage: Numbers
 
     @classmethod
-    def after(cls, ascent: variational.AscentParameters) -> Self:
+    def after(cls, ascent: judging.AscentParameters) -> Self:
         """As an ascent has left them."""
         encoder, residual, p, q, r, t, log_shrinkage = map(np.asarray, ascent)
         return cls(encoder, residual, p[:, None] + q, r[:, None] + t, log_shrinkage)
@@ -175,9 +175,9 @@ class VariationalLearner:
             for ascent in ascents:
                 ascent.kept = ascent.first
         final, learned_from = ascents[0], chosen[0]
-        block = variational.block_size(final.design_matrix, len(held_out[0]))  # as judges have had it
+        block = judging.block_size(final.design_matrix, len(held_out[0]))  # as judges have had it
         judged = [
-            (*variational.moments(ascent.kept, ascent.design_matrix, Y[rows], block)[:3], B[rows])
+            (*judging.moments(ascent.kept, ascent.design_matrix, Y[rows], block)[:3], B[rows])
             for ascent, rows in zip(ascents, held_out, strict=True)
         ]
         if n_folds > 1 and self.given_matrix is not None:
@@ -190,7 +190,7 @@ class VariationalLearner:
         self.scaled_matrix = final.design_matrix
         self.parameters = Parameters.after(final.kept)
         self.noise_var = float(final.state.noise_var)
-        *_, fitted, told_var = variational.moments(final.kept, self.scaled_matrix, Y[learned_from], block)
+        *_, fitted, told_var = judging.moments(final.kept, self.scaled_matrix, Y[learned_from], block)
         c_mean, c_var, mean, codes = map(np.concatenate, zip(*judged, strict=True))
         self.gain = min(output_gain(fitted, B[learned_from]), output_gain(mean, codes))
         self.calibration = fit_calibration(c_mean, c_var, self.gain * mean, codes)
@@ -249,7 +249,7 @@ class VariationalLearner:
         )
 
     def _block(self, Y: Numbers) -> int:
-        return variational.block_size(self.scaled_matrix, len(Y))
+        return judging.block_size(self.scaled_matrix, len(Y))
 
     def matrices(self) -> tuple[Gaussian, Gaussian]:
         """Means and variances of W and S; those of S follow from W and R."""
@@ -309,8 +309,8 @@ class _Ascent:
         chosen: Numbers,
         most: int,
         code_unit: float,
-        state: variational.State,
-        problem: variational.Problem,
+        state: judging.State,
+        problem: judging.Problem,
     ) -> None:
         self.design_matrix = design_matrix
         self.start = start
@@ -337,7 +337,7 @@ class _Ascent:
         return self._told(n_pairs, info, judgement, int(info.skipped), self._n_batches)
 
     def _told(
-        self, n_pairs: int, info: variational.Info, judgement: variational.Judgement, n_skipped: int, n_batches: int
+        self, n_pairs: int, info: variational.Info, judgement: judging.Judgement, n_skipped: int, n_batches: int
     ) -> Pass:
         """What a pass did, of which that is the outcome."""
         self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
@@ -358,7 +358,7 @@ class _Ascent:
         return Pass(values, counts, {"skipped": n_batches})
 
 
-def _copied(parameters: variational.AscentParameters) -> variational.AscentParameters:
+def _copied(parameters: judging.AscentParameters) -> judging.AscentParameters:
     """A copy for safekeeping: the next pass works in the memory of the state it is given."""
     return jax.tree.map(np.array, parameters)
 
@@ -399,14 +399,14 @@ def _mean_pass(passes: Sequence[Pass]) -> Pass:
 
 
 def _spread(
-    parameters: variational.AscentParameters,
+    parameters: judging.AscentParameters,
     design_matrix: Numbers,
     Y: Numbers,
     told: Numbers,
     random: np.random.Generator,
 ) -> Numbers:
     """Variances of the output over draws, relative to those of moments, for every coefficient over all signals."""
-    weights, shrinkage = variational.posterior(parameters), np.exp(parameters.log_shrinkage)
+    weights, shrinkage = judging.posterior(parameters), np.exp(parameters.log_shrinkage)
     with np.errstate(over="ignore", invalid="ignore"):
         drawn = np.sum(drawn_variance(weights, design_matrix, Y, shrinkage, _DRAWN[1], random), axis=0)
     total = np.sum(told, axis=0, dtype=np.float64)
@@ -414,11 +414,9 @@ def _spread(
     return np.where(usable, drawn, 1) / np.where(usable, total, 1)
 
 
-def _squared_errors(
-    parameters: variational.AscentParameters, design_matrix: Numbers, Y: Numbers, B: Numbers
-) -> Numbers:
+def _squared_errors(parameters: judging.AscentParameters, design_matrix: Numbers, Y: Numbers, B: Numbers) -> Numbers:
     """Of what a network predicts, one a pair."""
-    predicted = variational.moments(parameters, design_matrix, Y, variational.block_size(design_matrix, len(B)))[2]
+    predicted = judging.moments(parameters, design_matrix, Y, judging.block_size(design_matrix, len(B)))[2]
     return np.sum((predicted - B) ** 2, axis=1)
 
 

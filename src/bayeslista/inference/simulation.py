@@ -21,9 +21,9 @@ from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 
 from bayeslista._compilation import quickly_compiled
-from bayeslista.denoiser import Denoised
+from bayeslista.denoiser import Denoised, blend
 from bayeslista.message_passing import NetworkState, Problem
-from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion, answer, blend, run_layers
+from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion, answer, run_layers
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
 _LARGEST_GRADIENT = 1.0
