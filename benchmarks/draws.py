@@ -4,8 +4,8 @@
 
 The ratio is that of root mean squares over coefficients and signals: predicted standard deviation over that of 2,000
 draws. Moments treat the weights of every layer as independent of those of the others, which draws made afresh in every
-layer are; the network has the same weights in all layers. They treat coefficients as independent, too; a few draws at the
-end of a fit, of other signals, make up for that.
+layer are; the network has the same weights in all layers. They treat coefficients as independent, too; a few draws at
+the end of a fit, of other signals, make up for that.
 """
 
 import argparse
@@ -67,9 +67,9 @@ def main() -> None:
         "",
         "Made by `python benchmarks/draws.py`: predicted standard deviation of BayesLISTA's output (without noise)",
         f"over that of {N_DRAWS:,} draws of the weights, on the paper's problem (K = 50); mean and range of",
-        f"{len(SEEDS)} seeds. Beside it are moments alone, without what draws at the end of the fit add to them. In the",
-        f"last column, of {N_SHUFFLED[0]} draws and {N_SHUFFLED[1]} signals, weights are drawn afresh and coefficients made",
-        "independent of each other after every layer, as moments take them to be.",
+        f"{len(SEEDS)} seeds. Beside it are moments alone, without what draws at the end of the fit add to them. In",
+        f"the last column, of {N_SHUFFLED[0]} draws and {N_SHUFFLED[1]} signals, weights are drawn afresh and",
+        "coefficients made independent of each other after every layer, as moments take them to be.",
         "",
         "| layers | predicted / drawn afresh in every layer | predicted / shared by all layers | moments / afresh | "
         "moments / afresh, coefficients independent |",
