@@ -21,6 +21,7 @@ ESTIMATORS = {
     "SpikeSlabNet": lambda: SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
 }
 NAMES = [f"sensor {k}" for k in range(K)]
+ATOMS = [f"atom {d}" for d in range(D)]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_frames_go_in_and_come_out(data, model, frame):
     library = type(frame([[0.0]], ["a"])).__module__.split(".")[0]
     learned = clone(model).set_output(transform=library)
     codes = frame(data.B_train, [f"atom {d}" for d in range(D)])
-    learned.fit(frame(data.Y_train, NAMES), codes)
+    learned.fit(frame(data.Y_train, NAMES), codes.to_numpy())
     assert list(learned.feature_names_in_) == NAMES
     rows = frame(data.Y_test, NAMES)
     coded = learned.transform(rows)
@@ -132,6 +133,54 @@ def test_frames_go_in_and_come_out(data, model, frame):
     assert coded.to_numpy().dtype == np.float32
     np.testing.assert_array_equal(coded.to_numpy(), model.transform(data.Y_test))
     np.testing.assert_array_equal(learned.predict(rows), model.predict(data.Y_test))
+
+
+@FRAMES
+def test_names_of_codes_come_back(data, model, frame):
+    library = type(frame([[0.0]], ["a"])).__module__.split(".")[0]
+    codes = frame(data.B_train, ATOMS)
+    learned = clone(model).set_output(transform=library).fit(data.Y_train, codes)
+    assert list(learned.component_names_) == list(learned.get_feature_names_out()) == ATOMS
+    assert list(learned.transform(data.Y_test).columns) == ATOMS
+    learned.get_feature_names_out()[0] = "changed"
+    assert list(learned.component_names_) == ATOMS
+    learned.fit(data.Y_train, data.B_train)
+    assert not hasattr(learned, "component_names_")
+    assert learned.get_feature_names_out()[0] == f"{type(model).__name__.lower()}0"
+
+
+@FRAMES
+def test_codes_of_other_names_than_those_of_the_fit_are_refused(data, frame):
+    model = given(np.eye(K)).fit(data.Y_train, frame(data.B_train[:, :K], NAMES))
+    rest = data.Y_train, frame(data.B_train[:, :K], NAMES[::-1])
+    message = f"it has {NAMES[-1]!r} where fit had {NAMES[0]!r}. Pass the codes of the same coefficients"
+    for method in (model.partial_fit, model.calibrate, model.score):
+        with pytest.raises(ValueError, match=message):
+            method(*rest)
+    with pytest.raises(ValueError, match=f"it has {K - 1} columns"):
+        model.score(data.Y_train, frame(data.B_train[:, : K - 1], NAMES[:-1]))
+    model.partial_fit(data.Y_train, frame(data.B_train[:, :K], NAMES)).partial_fit(data.Y_train, data.B_train[:, :K])
+    assert list(model.component_names_) == NAMES
+
+
+@pytest.mark.parametrize("names", [list(range(D)), ["", *ATOMS[1:]], [0, *ATOMS[1:]]])
+def test_columns_that_cannot_be_told_apart_by_text_have_no_names(data, names):
+    codes = pd.DataFrame(data.B_train)
+    codes.columns = names
+    assert not hasattr(ISTA(2).fit(data.Y_train, codes), "component_names_")
+
+
+@FRAMES
+def test_a_single_coefficient_may_have_a_name(data, frame):
+    codes = frame(data.B_train[:, :1], ["dose"])["dose"]
+    model = ISTA(2).set_output(transform="pandas").fit(data.Y_train, codes)
+    assert model.predict(data.Y_test).ndim == 1
+    assert list(model.transform(data.Y_test).columns) == ["dose"]
+
+
+def test_observations_alone_leave_no_names_of_codes(data):
+    model = given(np.eye(K)).fit(data.Y_train, pd.DataFrame(data.B_train[:, :K], columns=NAMES))
+    assert not hasattr(model.fit(data.Y_train), "component_names_")
 
 
 @FRAMES

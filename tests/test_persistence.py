@@ -101,6 +101,21 @@ class TestEstimators:
         with pytest.raises(ValueError, match="feature names"):
             again.predict(frame.rename(columns={"y0": "z0"}))
 
+    def test_names_of_coefficients_come_back(self, data, tmp_path):
+        names = [f"source {d}" for d in range(10)]
+        ISTA(2).fit(data.Y_train, pd.DataFrame(data.B_train, columns=names)).save(tmp_path / "model")
+        again = bayeslista.load(tmp_path / "model")
+        assert again.component_names_.dtype == object
+        assert list(again.get_feature_names_out()) == names
+
+    @pytest.mark.parametrize("names", [np.array(["a"] * 10, object), np.array(["a"], object), np.zeros(10), "abc"])
+    def test_names_that_cannot_be_are_refused(self, data, tmp_path, names):
+        model = ISTA(2).fit(data.Y_train, data.B_train)
+        model.component_names_ = names
+        model.save(tmp_path / "model")
+        with pytest.raises(ValueError, match="component_names_ is missing or not as it should be"):
+            bayeslista.load(tmp_path / "model")
+
     def test_one_that_is_not_fitted_is_still_not(self, data, tmp_path):
         BayesLISTA(7, shrinkage=0.2).save(tmp_path / "model")
         again = bayeslista.load(tmp_path / "model")

@@ -269,6 +269,15 @@ class TestWriting:
             frame = pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
             assert list(frame) == ["mean_0", "mean_1", "mean_2", "std_0"]
 
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_components_have_the_names_that_they_are_given(self, tmp_path, kind):
+        path, names = tmp_path / f"out.{kind}", ["left", 'the "big" one, or none', "é <b>"]
+        with table_writer(path, names) as write:
+            write({"mean": TABLE, "std": TABLE})
+        frame = pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
+        assert list(frame) == [f"{part}_{name}" for part in ("mean", "std") for name in names]
+        np.testing.assert_array_equal(frame.to_numpy()[:, :3], TABLE)
+
     def test_infinite_ends_of_intervals_can_be_written(self, tmp_path):
         with table_writer(tmp_path / "out.csv") as write:
             write({"low": np.array([-np.inf]), "high": np.array([np.inf])})

@@ -137,6 +137,32 @@ def check_codes(y: ArrayLike | None) -> np.ndarray:
     return codes
 
 
+def component_names(y: Any) -> np.ndarray | None:
+    """Names of the coefficients, as the columns of a frame or a series have them; None where they are no such names.
+
+    Parameters
+    ----------
+    y : array-like
+        Codes, one a row, as the user gave them.
+
+    Returns
+    -------
+    ndarray of object of shape (n_components,), or None
+        Texts, none of them empty and no two the same.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bayeslista.estimators._validation import component_names
+    >>> component_names(pd.DataFrame({"left": [0.0, 1.0], "right": [2.0, 0.0]})).tolist()
+    ['left', 'right']
+    >>> component_names([[0.0, 2.0], [1.0, 0.0]])
+    """
+    names = list(getattr(y, "columns", [y.name] if hasattr(y, "to_frame") and hasattr(y, "name") else []))
+    named = all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
+    return np.array([str(name) for name in names], object) if named and names else None
+
+
 def check_matrix(design_matrix: ArrayLike) -> np.ndarray:
     """The design matrix as the user gave it: numeric, finite and two-dimensional."""
     refuse_sparse("design_matrix", design_matrix)

@@ -245,6 +245,23 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             )
         return codes @ dictionary.astype(codes.dtype)
 
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Not used; scikit-learn passes it.
+
+        Returns
+        -------
+        ndarray of object of shape (n_components,)
+            Those that the codes had, where `fit` was given a frame of them; else ``sparsecodingtransformer0`` and so
+            on.
+        """
+        names = getattr(getattr(self, "estimator_", None), "component_names_", None)
+        return super().get_feature_names_out(input_features) if names is None else names.copy()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the transformer, fitted or not, to a file that :func:`bayeslista.load` reads.
 
