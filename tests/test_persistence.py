@@ -260,6 +260,20 @@ class TestRecords:
         with pytest.raises(FileNotFoundError):
             bayeslista.load(tmp_path / "none")
 
+    def test_a_missing_folder_is_told_by_name_and_with_what_to_do(self, data, tmp_path):
+        folder = tmp_path / "models" / "today"
+        learning = LISTA(2, max_iter=1, random_state=0)
+        uses = [
+            ISTA().save,
+            bayeslista.SparseCodingTransformer(data.design_matrix.T).save,
+            lambda path: learning.fit(data.Y_train, data.B_train, checkpoint=path),
+        ]
+        for use in uses:
+            with pytest.raises(FileNotFoundError, match="There is no such folder; make it first") as caught:
+                use(folder / "model.safetensors")
+            assert str(caught.value).endswith(f"'{folder}'")
+        assert os.listdir(tmp_path) == []
+
     def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
         path = tmp_path / "model"
         ISTA(3).save(path)

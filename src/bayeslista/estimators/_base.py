@@ -214,8 +214,10 @@ class BaseSparseCoder(
         ------
         ValueError
             If a parameter cannot be written, such as a numpy.random.Generator as `random_state`.
+        FileNotFoundError
+            If the folder is not there; it has to be made first.
         OSError
-            If the file cannot be written.
+            If the file cannot be written for another reason.
         """
         if not type(self).__module__.startswith(f"{__package__}."):
             raise ValueError(f"load does not know {type(self).__name__}, a class of your own. Use pickle or joblib.")

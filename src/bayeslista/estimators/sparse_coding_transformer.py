@@ -274,8 +274,10 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         ------
         ValueError
             If a parameter cannot be written, such as a numpy.random.Generator as `random_state`.
+        FileNotFoundError
+            If the folder is not there; it has to be made first.
         OSError
-            If the file cannot be written.
+            If the file cannot be written for another reason.
         """
         told = _told(self)
         state = {name: _told(part) if isinstance(part, BaseSparseCoder) else part for name, part in told.state.items()}
