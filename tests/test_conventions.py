@@ -239,6 +239,25 @@ def test_calibration_by_few_pairs_warns(data, n_pairs, recwarn):
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
+def test_observations_and_codes_that_look_swapped_are_warned_of(data, name, recwarn):
+    ESTIMATORS[name]().fit(data.B_train, data.Y_train)
+    (warning,) = recwarn
+    assert warning.category is UserWarning
+    assert "as if observations and codes were swapped" in str(warning.message)
+    assert "fit(observations, codes)" in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(("zeros_of_X", "zeros_of_y"), [(0.5, 0.0), (0.9, 0.01), (0.0, 0.0), (1.0, 0.0), (0.0, 0.9)])
+def test_other_shares_of_zeros_are_no_reason_to_warn(data, zeros_of_X, zeros_of_y):
+    random = np.random.default_rng(0)
+    X, y = random.standard_normal((50, 4)), random.standard_normal((50, 4))
+    for values, share in ((X, zeros_of_X), (y, zeros_of_y)):
+        values.ravel()[: round(share * values.size)] = 0.0
+    ISTA(2).fit(X, y)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_representations_are_short(name):
     estimator = ESTIMATORS[name]().set_params(design_matrix=np.random.default_rng(0).standard_normal((784, 784)))
     for matrix in (estimator.design_matrix, pd.DataFrame(estimator.design_matrix)):

@@ -38,6 +38,7 @@ from bayeslista.estimators._validation import (
     check_matrix,
     checked_observations,
     component_names,
+    warn_if_swapped,
 )
 from bayeslista.persistence import write_record
 from bayeslista.proximal import estimate_design_matrix
@@ -276,6 +277,7 @@ class BaseSparseCoder(
         if reset:
             for name, values in zip("Xy", pairs, strict=True):
                 check_learnable(name, values)
+            warn_if_swapped(*pairs)
         return pairs
 
     def _validate_alone(self, X: ArrayLike) -> Float[np.ndarray, "n K"]:

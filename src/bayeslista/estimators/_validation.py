@@ -1,6 +1,8 @@
 """What users pass, refused by name or brought to finite numbers of one floating type."""
 
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -18,6 +20,7 @@ from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, some_rows
 # The squares of larger numbers, or sums of them, leave the floating range; those of smaller ones are nothing.
 _LARGEST = {np.dtype(np.float64): 1e150, np.dtype(np.float32): 1e17}
 _LEAST = {np.dtype(np.float64): 1e-150, np.dtype(np.float32): 1e-37}
+_ZEROS_OF_CODES, _ZEROS_OF_OBSERVATIONS = 0.5, 0.01  # shares of exact zeros: more than, and less than
 _REMEDIES = {
     r"int too large": "Rescale it.",
     r"\b0 (sample|feature)|at least one array": "Pass at least one row and one column.",
@@ -217,6 +220,38 @@ def check_learnable(name: str, values: np.ndarray) -> None:
     """Refuse numbers that are all so near to zero that nothing can be divided by them."""
     if 0 < _largest(values) < _LEAST[values.dtype]:
         raise ValueError(f"{name} has only values too small to learn from in {values.dtype}; rescale it.")
+
+
+def warn_if_swapped(X: np.ndarray, y: np.ndarray) -> None:
+    """Warn where observations look like codes, most of them exactly zero, and codes like observations, none of them so.
+
+    Parameters
+    ----------
+    X, y : ndarray of two dimensions
+        Observations and codes, validated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.estimators._validation import warn_if_swapped
+    >>> warn_if_swapped(np.array([[0.3, -1.2]]), np.array([[0.0, 2.0, 0.0]]))
+    """
+    shares = [1.0 - np.count_nonzero(values) / values.size for values in (X, y)]
+    if 1.0 > shares[0] > _ZEROS_OF_CODES and shares[1] < _ZEROS_OF_OBSERVATIONS:
+        warnings.warn(
+            f"{shares[0]:.0%} of X are exactly zero, and hardly anything of y is, as if observations and codes were "
+            "swapped. X holds observations and y their sparse codes: fit(observations, codes).",
+            UserWarning,
+            stacklevel=_levels_to_the_caller(),
+        )
+
+
+def _levels_to_the_caller() -> int:
+    """How far up the stack, from the function that asks, the first one is that is neither ours nor scikit-learn's."""
+    frame, level, ours = sys._getframe(1), 1, (__name__.partition(".")[0], "sklearn")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _numbers(values: np.ndarray) -> np.ndarray:
