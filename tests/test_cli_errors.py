@@ -64,7 +64,7 @@ PREDICT = "predict {} --model {} --out {}"
         (FIT.format("cut.npy", "b.npy"), "cut.npy is damaged or cut short"),
         (FIT.format("empty.csv", "b.npy"), "empty.csv is empty"),
         (FIT.format("text.csv", "b.npy"), "line 3, column 2 ('b') holds 'four'"),
-        (FIT.format("missing.csv", "b.npy"), "nan in row 2, column 1"),
+        (FIT.format("missing.csv", "b.npy"), "nan in row 2 (line 2 of the file), column 1, counted from 1"),
         (FIT.format("two.npz", "b.npy"), "There are: y, b."),
         (FIT.format("flat.npy", "b.npy"), "reshape it to one row for every signal"),
         (FIT.format("y.npy", "few.npy"), "y.npy has 30 rows and few.npy has 29"),

@@ -214,16 +214,19 @@ def test_frames_of_several_types_are_converted_batch_by_batch(data):
     model.feature_names_in_ = np.array(NAMES, object)
     np.testing.assert_array_equal(model.predict(mixed, batch_size=1024), model.predict(frame))
     mixed.loc[1400, NAMES[0]] = pd.NA
-    with pytest.raises(ValueError, match=r"Input X contains NaN, first in row 1400, column 0\."):
+    with pytest.raises(ValueError, match=r"Input X contains NaN, first in row 1400, column 0 \(counted from 0\)\."):
         model.predict(mixed)
 
 
 def test_messages_of_missing_values_are_short(data):
     codes = data.B_train.copy()
     codes[5, 2] = np.inf
-    with pytest.raises(ValueError, match=r"^Input y contains infinity, first in row 5, column 2\. Remove or replace"):
+    with pytest.raises(
+        ValueError, match=r"^Input y contains infinity, first in row 5, column 2 \(counted from 0\)\. Remove or replace"
+    ):
         ISTA().fit(data.Y_train, codes)
-    with pytest.raises(ValueError, match=r"^Input y contains NaN, first in row 3\. Remove or impute missing values\.$"):
+    message = r"^Input y contains NaN, first in row 3 \(counted from 0\)\. Remove or impute missing values\.$"
+    with pytest.raises(ValueError, match=message):
         ISTA().fit(data.Y_train, np.where(np.arange(40) == 3, np.nan, 1.0))
 
 

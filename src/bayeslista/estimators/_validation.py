@@ -188,7 +188,7 @@ def check_finite(name: str, values: np.ndarray, first_row: int = 0) -> None:
             remedy = "Remove or impute missing values." if what == "NaN" else "Remove or replace what is not finite."
             row = f"row {first_row + begin + int(where[0])}"
             place = row if values.ndim == 1 else f"{row}, column {int(where[1])}"
-            raise ValueError(f"Input {name} contains {what}, first in {place}. {remedy}")
+            raise ValueError(f"Input {name} contains {what}, first in {place} (counted from 0). {remedy}")
         begin += len(part)
 
 
