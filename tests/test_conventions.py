@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 
-from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SpikeSlab, SpikeSlabNet
+from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SparseCodingTransformer, SpikeSlab, SpikeSlabNet
 from bayeslista.datasets import make_sparse_codes
 
 K, D = 6, 8
@@ -258,6 +258,25 @@ def test_other_shares_of_zeros_are_no_reason_to_warn(data, zeros_of_X, zeros_of_
     for values, share in ((X, zeros_of_X), (y, zeros_of_y)):
         values.ravel()[: round(share * values.size)] = 0.0
     ISTA(2).fit(X, y)
+
+
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame, lambda values, names: values])
+def test_matrices_are_shown_by_their_corners(make):
+    matrix = make(np.random.default_rng(0).standard_normal((50, 100)), [f"source {d}" for d in range(100)])
+    for model, parameter in (
+        (ISTA(design_matrix=matrix), "design_matrix"),
+        (SparseCodingTransformer(matrix), "dictionary"),
+    ):
+        shown = repr(model)
+        assert shown.startswith(f"{type(model).__name__}({parameter}=array([[ 0.1257, -0.1321, ...,")
+        assert shown.count("\n") <= 5
+        assert getattr(model, parameter) is matrix
+        assert len(repr(make_pipeline(model))) < 2000
+
+
+def test_many_parameters_are_shown_in_several_lines():
+    model = LISTA(3, max_iter=4, random_state=0, learning_rate=0.5, batch_size=3, optimizer="sgd", tol=0.1)
+    assert max(map(len, repr(model).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

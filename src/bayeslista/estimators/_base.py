@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.base import (
-    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
@@ -28,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bayeslista._precision import common_dtype, precision
 from bayeslista.estimators._blocks import LARGEST_BLOCK, batches, fill, stack_sparse
 from bayeslista.estimators._checkpoints import what_is_kept
+from bayeslista.estimators._display import BriefMixin
 from bayeslista.estimators._parameters import check_boolean, check_choice, check_integer, check_real
 from bayeslista.estimators._validation import (
     Observations,
@@ -62,7 +62,7 @@ class BaseSparseCoder(
     RegressorMixin,
     MultiOutputMixin,
     TransformerMixin,
-    BaseEstimator,
+    BriefMixin,
     metaclass=ABCMeta,
 ):
     """What every sparse coder shares: validation, prediction and the shape of its answers.

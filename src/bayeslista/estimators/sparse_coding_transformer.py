@@ -15,6 +15,7 @@ from sklearn.utils.validation import validate_data
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import BaseSparseCoder
 from bayeslista.estimators._checkpoints import what_is_kept
+from bayeslista.estimators._display import BriefMixin
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._parameters import check_integer
 from bayeslista.estimators._validation import naming, random_seed
@@ -44,7 +45,7 @@ class Nested(NamedTuple):
     state: dict[str, Any]
 
 
-class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BriefMixin):
     """Sparse codes of data over a given dictionary, each with its uncertainty.
 
     It takes the place of scikit-learn's :class:`~sklearn.decomposition.SparseCoder`: atoms are the rows of
