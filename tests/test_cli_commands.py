@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bayeslista
-from bayeslista import ISTA, LISTA, NumericalWarning, SpikeSlabNet, metrics
+from bayeslista import ISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlabNet, metrics
 from bayeslista.cli import app
 from bayeslista.datasets import make_sparse_codes
 
@@ -262,6 +262,17 @@ class TestInspect:
         assert found["training"]["training_error"] == {"n": 2, "first": errors[0], "last": errors[1]}
         assert found["recalibrated"] is None
         assert f"{errors[0]:.4g} → {errors[1]:.4g} in 2 passes" in run("inspect", "m.safetensors").stdout
+
+    @pytest.mark.parametrize(
+        ("model", "better"),
+        [
+            (BayesLISTA(2, max_iter=2, random_state=0), "larger is better"),
+            (SpikeSlabNet(2, mode="fast", calibration_steps=2, random_state=0), "smaller is better"),
+        ],
+    )
+    def test_an_objective_is_explained(self, folder, data, model, better):
+        model.fit(data.Y_train, data.B_train).save("m.safetensors")
+        assert f"; {better}\n" in run("inspect", "m.safetensors").stdout.partition("the objective is")[2]
 
     def test_one_that_is_not_fitted_shows_its_parameters(self, folder):
         LISTA(7, shrinkage=np.float64(0.25), random_state=np.random.RandomState(0)).save("m.safetensors")

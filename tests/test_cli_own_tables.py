@@ -100,6 +100,42 @@ class TestNames:
         assert bayeslista.load("m.safetensors").feature_names_in_.tolist() == NAMES
 
 
+class TestNamesOfCodes:
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_predictions_have_them(self, kind):
+        pd.read_csv("b.csv").to_parquet("b.parquet")
+        run(f"fit y.csv b.{kind} --estimator ista --layers 2 --model m.safetensors")
+        assert list(bayeslista.load("m.safetensors").component_names_) == list("abcd")
+        assert "a, b, c, d" in run("inspect m.safetensors").stdout
+        run("predict y.csv --model m.safetensors --out out.csv")
+        assert list(pd.read_csv("out.csv")) == ["mean_a", "mean_b", "mean_c", "mean_d"]
+
+    def test_distributions_have_them_too(self):
+        options = "--mode fast --layers 2 --calibration-steps 0 --model m.safetensors"
+        run(f"fit y.csv b.csv {options}")
+        run("predict y.csv --model m.safetensors --out out.parquet")
+        parts = ["mean", "std", "prob_active", "low", "high"]
+        assert list(pd.read_parquet("out.parquet")) == [f"{part}_{name}" for part in parts for name in "abcd"]
+
+    def test_codes_without_names_are_counted(self):
+        np.save("b.npy", B)
+        Path("b.csv").write_text("a,b,a,c\n" + "\n".join(",".join(map(repr, row)) for row in B.tolist()))
+        for table in ("b.npy", "b.csv"):
+            run(f"fit y.csv {table} --estimator ista --layers 2 --model m.safetensors")
+            assert not hasattr(bayeslista.load("m.safetensors"), "component_names_")
+            run("predict y.csv --model m.safetensors --out out.csv")
+            assert list(pd.read_csv("out.csv")) == ["mean_0", "mean_1", "mean_2", "mean_3"]
+
+    @pytest.mark.parametrize("command", ["evaluate", "calibrate", "report --out page.html"])
+    def test_the_same_in_another_order_are_refused(self, command):
+        run("fit y.csv b.csv --mode fast --layers 2 --calibration-steps 0 --model m.safetensors")
+        pd.read_csv("b.csv")[list("abdc")].to_csv("other.csv", index=False)
+        name, *options = command.split()
+        message = run(f"{name} y.csv other.csv --model m.safetensors {' '.join(options)}", code=1).stderr
+        assert "other.csv has 'd' in column 3, where the model was fitted to 'c'" in message
+        assert "Bring them into that of the fit: a, b, c, d." in message
+
+
 class TestHeadersOfNumbers:
     @pytest.mark.parametrize("first", [0, 1])
     def test_columns_that_are_counted_are_no_signal_and_no_names(self, first):

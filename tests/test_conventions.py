@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 
-from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SpikeSlab, SpikeSlabNet
+from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SparseCodingTransformer, SpikeSlab, SpikeSlabNet
 from bayeslista.datasets import make_sparse_codes
 
 K, D = 6, 8
@@ -21,6 +21,7 @@ ESTIMATORS = {
     "SpikeSlabNet": lambda: SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
 }
 NAMES = [f"sensor {k}" for k in range(K)]
+ATOMS = [f"atom {d}" for d in range(D)]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_frames_go_in_and_come_out(data, model, frame):
     library = type(frame([[0.0]], ["a"])).__module__.split(".")[0]
     learned = clone(model).set_output(transform=library)
     codes = frame(data.B_train, [f"atom {d}" for d in range(D)])
-    learned.fit(frame(data.Y_train, NAMES), codes)
+    learned.fit(frame(data.Y_train, NAMES), codes.to_numpy())
     assert list(learned.feature_names_in_) == NAMES
     rows = frame(data.Y_test, NAMES)
     coded = learned.transform(rows)
@@ -132,6 +133,54 @@ def test_frames_go_in_and_come_out(data, model, frame):
     assert coded.to_numpy().dtype == np.float32
     np.testing.assert_array_equal(coded.to_numpy(), model.transform(data.Y_test))
     np.testing.assert_array_equal(learned.predict(rows), model.predict(data.Y_test))
+
+
+@FRAMES
+def test_names_of_codes_come_back(data, model, frame):
+    library = type(frame([[0.0]], ["a"])).__module__.split(".")[0]
+    codes = frame(data.B_train, ATOMS)
+    learned = clone(model).set_output(transform=library).fit(data.Y_train, codes)
+    assert list(learned.component_names_) == list(learned.get_feature_names_out()) == ATOMS
+    assert list(learned.transform(data.Y_test).columns) == ATOMS
+    learned.get_feature_names_out()[0] = "changed"
+    assert list(learned.component_names_) == ATOMS
+    learned.fit(data.Y_train, data.B_train)
+    assert not hasattr(learned, "component_names_")
+    assert learned.get_feature_names_out()[0] == f"{type(model).__name__.lower()}0"
+
+
+@FRAMES
+def test_codes_of_other_names_than_those_of_the_fit_are_refused(data, frame):
+    model = given(np.eye(K)).fit(data.Y_train, frame(data.B_train[:, :K], NAMES))
+    rest = data.Y_train, frame(data.B_train[:, :K], NAMES[::-1])
+    message = f"it has {NAMES[-1]!r} where fit had {NAMES[0]!r}. Pass the codes of the same coefficients"
+    for method in (model.partial_fit, model.calibrate, model.score):
+        with pytest.raises(ValueError, match=message):
+            method(*rest)
+    with pytest.raises(ValueError, match=f"it has {K - 1} columns"):
+        model.score(data.Y_train, frame(data.B_train[:, : K - 1], NAMES[:-1]))
+    model.partial_fit(data.Y_train, frame(data.B_train[:, :K], NAMES)).partial_fit(data.Y_train, data.B_train[:, :K])
+    assert list(model.component_names_) == NAMES
+
+
+@pytest.mark.parametrize("names", [list(range(D)), ["", *ATOMS[1:]], [0, *ATOMS[1:]]])
+def test_columns_that_cannot_be_told_apart_by_text_have_no_names(data, names):
+    codes = pd.DataFrame(data.B_train)
+    codes.columns = names
+    assert not hasattr(ISTA(2).fit(data.Y_train, codes), "component_names_")
+
+
+@FRAMES
+def test_a_single_coefficient_may_have_a_name(data, frame):
+    codes = frame(data.B_train[:, :1], ["dose"])["dose"]
+    model = ISTA(2).set_output(transform="pandas").fit(data.Y_train, codes)
+    assert model.predict(data.Y_test).ndim == 1
+    assert list(model.transform(data.Y_test).columns) == ["dose"]
+
+
+def test_observations_alone_leave_no_names_of_codes(data):
+    model = given(np.eye(K)).fit(data.Y_train, pd.DataFrame(data.B_train[:, :K], columns=NAMES))
+    assert not hasattr(model.fit(data.Y_train), "component_names_")
 
 
 @FRAMES
@@ -165,16 +214,19 @@ def test_frames_of_several_types_are_converted_batch_by_batch(data):
     model.feature_names_in_ = np.array(NAMES, object)
     np.testing.assert_array_equal(model.predict(mixed, batch_size=1024), model.predict(frame))
     mixed.loc[1400, NAMES[0]] = pd.NA
-    with pytest.raises(ValueError, match=r"Input X contains NaN, first in row 1400, column 0\."):
+    with pytest.raises(ValueError, match=r"Input X contains NaN, first in row 1400, column 0 \(counted from 0\)\."):
         model.predict(mixed)
 
 
 def test_messages_of_missing_values_are_short(data):
     codes = data.B_train.copy()
     codes[5, 2] = np.inf
-    with pytest.raises(ValueError, match=r"^Input y contains infinity, first in row 5, column 2\. Remove or replace"):
+    with pytest.raises(
+        ValueError, match=r"^Input y contains infinity, first in row 5, column 2 \(counted from 0\)\. Remove or replace"
+    ):
         ISTA().fit(data.Y_train, codes)
-    with pytest.raises(ValueError, match=r"^Input y contains NaN, first in row 3\. Remove or impute missing values\.$"):
+    message = r"^Input y contains NaN, first in row 3 \(counted from 0\)\. Remove or impute missing values\.$"
+    with pytest.raises(ValueError, match=message):
         ISTA().fit(data.Y_train, np.where(np.arange(40) == 3, np.nan, 1.0))
 
 
@@ -187,6 +239,44 @@ def test_calibration_by_few_pairs_warns(data, n_pairs, recwarn):
     if messages:
         assert f"calibrate was given {n_pairs} pairs" in messages[0]
         assert recwarn[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_observations_and_codes_that_look_swapped_are_warned_of(data, name, recwarn):
+    ESTIMATORS[name]().fit(data.B_train, data.Y_train)
+    (warning,) = recwarn
+    assert warning.category is UserWarning
+    assert "as if observations and codes were swapped" in str(warning.message)
+    assert "fit(observations, codes)" in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(("zeros_of_X", "zeros_of_y"), [(0.5, 0.0), (0.9, 0.01), (0.0, 0.0), (1.0, 0.0), (0.0, 0.9)])
+def test_other_shares_of_zeros_are_no_reason_to_warn(data, zeros_of_X, zeros_of_y):
+    random = np.random.default_rng(0)
+    X, y = random.standard_normal((50, 4)), random.standard_normal((50, 4))
+    for values, share in ((X, zeros_of_X), (y, zeros_of_y)):
+        values.ravel()[: round(share * values.size)] = 0.0
+    ISTA(2).fit(X, y)
+
+
+@pytest.mark.parametrize("make", [pandas_frame, polars_frame, lambda values, names: values])
+def test_matrices_are_shown_by_their_corners(make):
+    matrix = make(np.random.default_rng(0).standard_normal((50, 100)), [f"source {d}" for d in range(100)])
+    for model, parameter in (
+        (ISTA(design_matrix=matrix), "design_matrix"),
+        (SparseCodingTransformer(matrix), "dictionary"),
+    ):
+        shown = repr(model)
+        assert shown.startswith(f"{type(model).__name__}({parameter}=array([[ 0.1257, -0.1321, ...,")
+        assert shown.count("\n") <= 5
+        assert getattr(model, parameter) is matrix
+        assert len(repr(make_pipeline(model))) < 2000
+
+
+def test_many_parameters_are_shown_in_several_lines():
+    model = LISTA(3, max_iter=4, random_state=0, learning_rate=0.5, batch_size=3, optimizer="sgd", tol=0.1)
+    assert max(map(len, repr(model).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

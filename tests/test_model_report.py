@@ -6,6 +6,7 @@ import os
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,6 +227,14 @@ def test_data_of_a_signal_are_the_predictions_to_four_digits(page):
         assert signal["outside"] == np.flatnonzero(outside).tolist()
 
 
+def test_names_of_coefficients_are_told_and_never_become_markup(report):
+    names = [f"</script><b>source {d}" for d in range(12)]
+    page = report(ista().fit(DATA.Y_train, pd.DataFrame(DATA.B_train, columns=names)))
+    assert embedded(page)["names"] == names
+    assert not page.all("b")
+    assert "names" not in embedded(report(ista()))
+
+
 def test_a_truth_just_outside_its_interval_is_outside_though_the_numbers_shown_agree():
     belief = SpikeSlab([[1.0]], 1.0, 1.0)
     high = belief.interval(0.9)[1][0, 0]
@@ -424,6 +433,16 @@ def test_arrow_keys_buttons_and_slider_go_from_signal_to_signal(opened):
     moved_to(0)
     assert len(set(seen)) == 6
     assert opened.console == []
+
+
+@needs_browser
+def test_a_coefficient_is_called_by_its_name(browser, tmp_path):
+    names = [f"<b>source {d}" for d in range(12)]
+    model = ista().fit(DATA.Y_train, pd.DataFrame(DATA.B_train, columns=names))
+    write_model_report(model, DATA.Y_test, DATA.B_test, tmp_path / "named.html")
+    browser.open((tmp_path / "named.html").as_uri())
+    browser.run("document.querySelector('details').open = true")
+    assert "(<b>source " in text(browser, ".numbers tbody th")
 
 
 @needs_browser

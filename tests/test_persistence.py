@@ -101,6 +101,21 @@ class TestEstimators:
         with pytest.raises(ValueError, match="feature names"):
             again.predict(frame.rename(columns={"y0": "z0"}))
 
+    def test_names_of_coefficients_come_back(self, data, tmp_path):
+        names = [f"source {d}" for d in range(10)]
+        ISTA(2).fit(data.Y_train, pd.DataFrame(data.B_train, columns=names)).save(tmp_path / "model")
+        again = bayeslista.load(tmp_path / "model")
+        assert again.component_names_.dtype == object
+        assert list(again.get_feature_names_out()) == names
+
+    @pytest.mark.parametrize("names", [np.array(["a"] * 10, object), np.array(["a"], object), np.zeros(10), "abc"])
+    def test_names_that_cannot_be_are_refused(self, data, tmp_path, names):
+        model = ISTA(2).fit(data.Y_train, data.B_train)
+        model.component_names_ = names
+        model.save(tmp_path / "model")
+        with pytest.raises(ValueError, match="component_names_ is missing or not as it should be"):
+            bayeslista.load(tmp_path / "model")
+
     def test_one_that_is_not_fitted_is_still_not(self, data, tmp_path):
         BayesLISTA(7, shrinkage=0.2).save(tmp_path / "model")
         again = bayeslista.load(tmp_path / "model")
@@ -244,6 +259,20 @@ class TestRecords:
     def test_a_missing_file_is_told_as_such(self, tmp_path):
         with pytest.raises(FileNotFoundError):
             bayeslista.load(tmp_path / "none")
+
+    def test_a_missing_folder_is_told_by_name_and_with_what_to_do(self, data, tmp_path):
+        folder = tmp_path / "models" / "today"
+        learning = LISTA(2, max_iter=1, random_state=0)
+        uses = [
+            ISTA().save,
+            bayeslista.SparseCodingTransformer(data.design_matrix.T).save,
+            lambda path: learning.fit(data.Y_train, data.B_train, checkpoint=path),
+        ]
+        for use in uses:
+            with pytest.raises(FileNotFoundError, match="There is no such folder; make it first") as caught:
+                use(folder / "model.safetensors")
+            assert str(caught.value).endswith(f"'{folder}'")
+        assert os.listdir(tmp_path) == []
 
     def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
         path = tmp_path / "model"

@@ -126,7 +126,8 @@ def test_faults_are_found_in_every_batch(data):
     model = ISTA(2, design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
     X = data.Y_test.copy()
     X[2100, 3] = np.nan
-    with pytest.raises(ValueError, match=r"Input X contains NaN, first in row 2100, column 3\. Remove or impute"):
+    message = r"Input X contains NaN, first in row 2100, column 3 \(counted from 0\)\. Remove or impute"
+    with pytest.raises(ValueError, match=message):
         model.predict(X, batch_size=1024)
     text = data.Y_test.astype(object)
     text[2200, 0] = "red"

@@ -6,9 +6,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import bayeslista
 from bayeslista import SpikeSlabNet
 from bayeslista.cli import app
 from bayeslista.datasets import make_sparse_codes
@@ -81,6 +83,21 @@ def test_printed_commands_work(document, folder):
 )
 def test_printed_commands_that_are_not_run(document, words):
     pytest.skip(f"{words}: {reason_to_skip(words.split())}")
+
+
+def test_the_example_with_own_tables_runs_as_printed(folder):
+    page = (ROOT / "docs/start.md").read_text(encoding="utf-8")
+    (script,) = [each for each in re.findall(r"(?ms)^```python\n(.*?)^```", page) if "read_csv" in each]
+    data = make_sparse_codes(n_train=60, n_test=5, n_observed=8, n_components=10, random_state=0)
+    sources = [f"source {d}" for d in range(10)]
+    for name, values in {"observations": data.Y_train, "new": data.Y_test}.items():
+        pd.DataFrame(values, columns=[f"sensor {k}" for k in range(8)]).to_csv(f"{name}.csv", index=False)
+    pd.DataFrame(data.B_train, columns=sources).to_csv("codes.csv", index=False)
+    exec(script, {})
+    mean, std = pd.read_csv("mean.csv"), pd.read_csv("std.csv")
+    assert list(mean) == list(std) == sources
+    assert (std.to_numpy() > 0).all()
+    np.testing.assert_allclose(bayeslista.load("model.safetensors").predict(pd.read_csv("new.csv")), mean, rtol=1e-12)
 
 
 def test_the_whole_story_is_printed():

@@ -242,6 +242,15 @@ def test_frames_come_out_with_their_index(data, atoms, everywhere):
     np.testing.assert_array_equal(coder.inverse_transform(codes), codes.to_numpy() @ atoms)
 
 
+def test_names_of_codes_come_back(data, atoms, tmp_path):
+    names = [f"atom {d}" for d in range(D)]
+    coder = SparseCodingTransformer(atoms, estimator=ISTA(2)).set_output(transform="pandas")
+    coder.fit(data.Y_train, pd.DataFrame(data.B_train, columns=names))
+    coder.save(tmp_path / "model")
+    assert list(coder.transform(data.Y_test).columns) == names
+    assert list(bayeslista.load(tmp_path / "model").get_feature_names_out()) == names
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_files_and_pickles_keep_every_bit(data, taught, tmp_path, name):
     model = taught[name]

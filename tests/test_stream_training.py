@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,71 @@ def test_single_pairs_lists_and_files_give_the_same_bits(data, pairs, uninterrup
     )
     for stream in streams:
         assert_same(fit_stream(clone(MODELS[name]), stream, batch_size=SIZE), uninterrupted[name], data.Y_test)
+
+
+SENSORS, SOURCES = [f"sensor {k}" for k in range(K)], [f"source {d}" for d in range(D)]
+frames = pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+
+
+def named(frame, pairs):
+    """The same pairs as frames; pandas with an index that is no position."""
+    for values, names in zip(pairs, (SENSORS, SOURCES), strict=True):
+        made = frame(dict(zip(names, values.T, strict=True)))
+        yield made.set_index(np.arange(N) / 10) if frame is pd.DataFrame else made
+
+
+@both
+@frames
+def test_names_of_columns_are_kept(data, pairs, uninterrupted, tmp_path, name, frame):
+    whole = tuple(named(frame, pairs))
+    rows = (side if frame is pl.DataFrame else side.iloc for side in whole)
+    parts = zip(*([side[i : i + 50] for i in range(0, N, 50)] for side in rows), strict=True)
+    for stream in (whole, parts):
+        model = fit_stream(clone(MODELS[name]), stream, batch_size=SIZE, checkpoint=tmp_path / "c", resume=False)
+        for each in (model, bayeslista.load(tmp_path / "c")):
+            assert list(each.feature_names_in_) == SENSORS
+            assert list(each.component_names_) == SOURCES
+        again = fit_stream(clone(MODELS[name]), whole, batch_size=SIZE, checkpoint=tmp_path / "c")
+        assert list(again.feature_names_in_) == SENSORS
+        np.testing.assert_array_equal(
+            model.predict(pd.DataFrame(data.Y_test, columns=SENSORS)), uninterrupted[name].predict(data.Y_test)
+        )
+
+
+@frames
+def test_pieces_of_other_columns_are_refused(pairs, frame):
+    X, y = named(frame, pairs)
+    others = {
+        "Piece 1 of the stream: The feature names should match": (X[SENSORS[::-1]], y),
+        "Piece 1 of the stream: The names of the columns of y should match": (X, y[SOURCES[::-1]]),
+    }
+    for message, other in others.items():
+        model = clone(MODELS["BayesLISTA"])
+        with pytest.raises(ValueError, match=message):
+            fit_stream(model, [(X, y), other], batch_size=SIZE)
+        assert not hasattr(model, "feature_names_in_")
+    model = fit_stream(clone(MODELS["BayesLISTA"]), (X, y), batch_size=SIZE)
+    for message, other in others.items():
+        with pytest.raises(ValueError, match=message.removeprefix("Piece 1 of the stream: ")):
+            fit_stream(model, other, batch_size=SIZE)
+    assert list(model.feature_names_in_) == SENSORS
+
+
+def test_names_that_some_pieces_lack_are_told_as_partial_fit_does(pairs):
+    X, y = named(pd.DataFrame, pairs)
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        model = fit_stream(clone(MODELS["BayesLISTA"]), [(X, y), pairs], batch_size=SIZE)
+    assert list(model.feature_names_in_) == SENSORS
+    with pytest.warns(UserWarning, match="X has feature names, but BayesLISTA was fitted without"):
+        model = fit_stream(clone(MODELS["BayesLISTA"]), [pairs, (X, y)], batch_size=SIZE)
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_single_pairs_go_on_from_a_model_with_names(pairs):
+    model = fit_stream(clone(MODELS["BayesLISTA"]), tuple(named(pd.DataFrame, pairs)), batch_size=SIZE)
+    fit_stream(model, zip(*pairs, strict=True), batch_size=SIZE)
+    assert list(model.feature_names_in_) == SENSORS
+    assert list(model.component_names_) == SOURCES
 
 
 def test_one_dimensional_codes_stay_so(pairs):

@@ -153,8 +153,10 @@ class TestText:
             ("1,2\n3\n", "line 2 has 1 cells"),
             ("a,b\n", "no numbers"),
             ("\n\n", "all of its lines are blank"),
-            ("a,b\n1,2\nnan,3\n", "nan in row 2, column 1, counted from 1 without a header"),
-            ("1,2\n1e999,3\n", "inf in row 2, column 1"),
+            ("a,b\n1,2\nnan,3\n", r"nan in row 2 \(line 3 of the file\), column 1 \('a'\), counted from 1\."),
+            ("\na,b\n\n1,2\n\n3,nan\n", r"nan in row 2 \(line 6 of the file\), column 2 \('b'\), counted from 1\."),
+            ("1,2\n1e999,3\n", r"inf in row 2 \(line 2 of the file\), column 1, counted from 1\."),
+            ("1 2\n  \n3 inf\n", r"inf in row 2 \(line 3 of the file\), column 2, counted from 1\."),
             (f"1\n{'x' * 10**6}\n", "'x{40}'"),
             ("1,2\n1_0,2\n", "cannot be read"),
         ],
@@ -191,7 +193,7 @@ class TestParquet:
         ("columns", "message"),
         [
             ({"a": [1.0], "b": ["x"]}, r"string in column 'b', not real numbers"),
-            ({"a": [1.0, None]}, "nan in row 2, column 1"),
+            ({"a": [1.0, None]}, r"nan in row 2, column 1 \('a'\), counted from 1\."),
             ({"a": [[1.0]]}, "list<.* in column 'a'"),
             ({}, "no numbers"),
         ],
@@ -268,6 +270,15 @@ class TestWriting:
             np.testing.assert_array_equal(read_table(path), np.c_[TABLE, TABLE[:, 0]])
             frame = pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
             assert list(frame) == ["mean_0", "mean_1", "mean_2", "std_0"]
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_components_have_the_names_that_they_are_given(self, tmp_path, kind):
+        path, names = tmp_path / f"out.{kind}", ["left", 'the "big" one, or none', "é <b>"]
+        with table_writer(path, names) as write:
+            write({"mean": TABLE, "std": TABLE})
+        frame = pd.read_csv(path) if kind == "csv" else pd.read_parquet(path)
+        assert list(frame) == [f"{part}_{name}" for part in ("mean", "std") for name in names]
+        np.testing.assert_array_equal(frame.to_numpy()[:, :3], TABLE)
 
     def test_infinite_ends_of_intervals_can_be_written(self, tmp_path):
         with table_writer(tmp_path / "out.csv") as write:

@@ -1,5 +1,6 @@
 """Files that are there whole or not at all."""
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -23,8 +24,10 @@ def finishing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises
     ------
+    FileNotFoundError
+        If there is no such folder.
     OSError
-        If it cannot be written.
+        If it cannot be written for another reason.
 
     Examples
     --------
@@ -38,6 +41,9 @@ def finishing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ['note']
     """
     target = Path(path)
+    if not target.parent.exists():
+        remedy = "There is no such folder; make it first, by os.makedirs for example"
+        raise FileNotFoundError(errno.ENOENT, remedy, str(target.parent))
     unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}")
     try:
         yield unfinished

@@ -101,7 +101,7 @@ def write_model_report(model: BaseSparseCoder, X: ArrayLike, y: ArrayLike, path:
     name = type(model).__name__
     sections = [
         Section("How good it is", _scores(judged)),
-        Section("Signals", _signals(judged)),
+        Section("Signals", _signals(judged, getattr(fitted, "component_names_", None))),
         Section("How far its uncertainty can be trusted", _uncertainty(judged, name)),
         Section("How it learned", _learning(model)),
         Section("What it is", _about(model, fitted, len(codes))),
@@ -198,8 +198,8 @@ def _scores(judged: _Judged) -> list[Block]:
     ]
 
 
-def _signals(judged: _Judged) -> list[Block]:
-    viewer = signal_viewer(judged.codes, judged.mean, judged.belief)
+def _signals(judged: _Judged, names: np.ndarray | None) -> list[Block]:
+    viewer = signal_viewer(judged.codes, judged.mean, judged.belief, None if names is None else names.tolist())
     shown, total = len(viewer.data["signals"]), len(judged.codes)
     which = (
         f"All {_counted(total, 'signal')}, from"

@@ -3,7 +3,7 @@
 for (const drawing of document.querySelectorAll(".live .drawing")) {
   const viewer = drawing.closest(".live");
   const find = (name) => viewer.querySelector(name);
-  const { level, total, start, signals } = JSON.parse(find("script").textContent);
+  const { level, total, start, signals, names } = JSON.parse(find("script").textContent);
   const choice = find(".choice"), slider = find(".slider"), sameScale = find(".same-scale");
   const previous = find(".previous"), next = find(".next"), details = find("details");
   const hint = find(".readout").textContent;
@@ -24,6 +24,8 @@ for (const drawing of document.querySelectorAll(".live .drawing")) {
   const everywhere = [Math.min(...ranges.map((each) => each[0])), Math.max(...ranges.map((each) => each[1]))];
 
   const short = (value) => String(Number(value.toPrecision(4))).replace("-", "\u2212");
+  const called = (i) => names ? `${i} (${names[i]})` : String(i);
+  const escaped = (text) => text.replace(/[&<>]/g, (mark) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[mark]);
   const listed = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 
   function ticks(low, high, count) {
@@ -118,7 +120,7 @@ for (const drawing of document.querySelectorAll(".live .drawing")) {
     }
     const [truth, mean, interval, active] = numbers(signal, i);
     const belief = interval === undefined ? "" : `, ${level} interval ${interval}, P(active) ${active}`;
-    find(".readout").textContent = `Coefficient ${i}: truth ${truth}, predicted mean ${mean}${belief}.`;
+    find(".readout").textContent = `Coefficient ${called(i)}: truth ${truth}, predicted mean ${mean}${belief}.`;
   }
 
   function tabulate() {
@@ -126,7 +128,7 @@ for (const drawing of document.querySelectorAll(".live .drawing")) {
     const shown = [...signal.truth.keys()].filter(
       (i) => signal.truth[i] !== 0 || signal.outside?.includes(i) || (beliefs ? signal.active[i] > 0.5 : signal.mean[i] !== 0));
     const head = ["coefficient", "truth", "predicted mean", ...(beliefs ? [`${level} interval`, "P(active)"] : [])];
-    const row = (i) => `<tr><th scope="row">${i}</th><td>${numbers(signal, i).join("</td><td>")}</td></tr>`;
+    const row = (i) => `<tr><th scope="row">${escaped(called(i))}</th><td>${numbers(signal, i).join("</td><td>")}</td></tr>`;
     const which = beliefs ? "P(active) exceeds one half or the truth is outside" : "the prediction is not";
     find(".numbers").innerHTML = `<caption>Coefficients that are not zero, or where ${which}.</caption>` +
       `<thead><tr><th scope="col">${head.join('</th><th scope="col">')}</th></tr></thead>` +

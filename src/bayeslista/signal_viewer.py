@@ -3,6 +3,7 @@
 The drawing is made by a script in the page, of the data in the page: nothing is fetched.
 """
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -78,7 +79,10 @@ def choose_signals(errors: Float[np.ndarray, " n"], n_components: int) -> Int[np
 
 
 def signal_viewer(
-    codes: Float[np.ndarray, "n D"], mean: Float[np.ndarray, "n D"], belief: SpikeSlab | None = None
+    codes: Float[np.ndarray, "n D"],
+    mean: Float[np.ndarray, "n D"],
+    belief: SpikeSlab | None = None,
+    names: Sequence[str] | None = None,
 ) -> Live:
     """Make a block of a page in which a reader leafs through signals, from the smallest error to the largest.
 
@@ -88,6 +92,8 @@ def signal_viewer(
         The true codes and those predicted, finite.
     belief : SpikeSlab of shape (n, D), default=None
         What is believed of them; without it neither intervals nor P(active) are drawn.
+    names : sequence of D str, default=None
+        Of the coefficients, told beside their numbers.
 
     Returns
     -------
@@ -119,7 +125,9 @@ def signal_viewer(
             signal["outside"] = np.flatnonzero((codes[row] < low) | (codes[row] > high)).tolist()
         signals.append(signal)
     start = len(rows) // 2
-    data = {"level": _PERCENT, "total": len(errors), "start": start, "signals": signals}
+    data: dict[str, Any] = {"level": _PERCENT, "total": len(errors), "start": start, "signals": signals}
+    if names is not None:
+        data["names"] = [str(name) for name in names]
     return Live(_markup(signals, start, len(errors), belief is not None), data, *_assets())
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from sklearn.utils.validation import validate_data
 from tqdm import tqdm
 
 from bayeslista.estimators import SpikeSlabNet, load
@@ -52,6 +53,33 @@ class _Position(NamedTuple):
     opening: str
 
 
+class _Columns:
+    """Names of columns: what a model takes, or else the first piece, has to be so in all others.
+
+    Batches are arrays, which have none; so a copy of the model looks at the pieces as they come.
+    """
+
+    def __init__(self, model: BaseSparseCoder) -> None:
+        self._model, self._first = copy(model), not hasattr(model, "_learner")
+
+    def check(self, X: Any, y: Any) -> None:
+        """Learn the names that the first pieces have, and refuse others, or the same in another order."""
+        first, self._first = self._first, False
+        if hasattr(X, "columns") or (hasattr(self._model, "feature_names_in_") and np.ndim(X) == 2):
+            validate_data(self._model, X, reset=first, skip_check_array=True)
+        if first:
+            self._model._learn_component_names(y)
+        else:
+            self._model._check_component_names(y)
+
+    def take_in(self, learning: Any, batch: _Batch) -> None:
+        """Let a model learn from a batch, and keep the names."""
+        vars(learning).pop("feature_names_in_", None)  # that arrays have none is no news
+        _take_in(learning, batch)
+        names = ("feature_names_in_", "component_names_")
+        vars(learning).update({name: getattr(self._model, name) for name in names if hasattr(self._model, name)})
+
+
 def fit_stream(
     model: _Model,
     pairs: Any,
@@ -75,7 +103,8 @@ def fit_stream(
     pairs : iterable of (X, y), or a tuple of two arrays
         Either pieces of the stream, of any sizes: observations of shape (n, n_observed) and codes of shape
         (n, n_components) or (n,), or a single pair without its first axis. Or all observations and all codes, as
-        anything that has a length and can be sliced, such as :class:`numpy.memmap`; one batch is read at a time.
+        anything that has a length and can be sliced, such as :class:`numpy.memmap`; one batch is read at a time. Names
+        of the columns of frames are kept, and have to be the same in all pieces.
     batch_size : int, default=1024
         Pairs that are taken in at once.
     checkpoint : str or path-like, default=None
@@ -135,7 +164,8 @@ def fit_stream(
     elif path is not None:
         _write(path, learning, position)  # what cannot be written is told at once
     known, n_pairs = position, position.n_pairs
-    batches, total = _batches(pairs, int(batch_size), known.n_pairs)
+    columns = _Columns(learning)
+    batches, total = _batches(pairs, int(batch_size), known.n_pairs, columns)
     reached = 0
     with tqdm(total=total, initial=n_pairs, unit="pair", disable=not progress) as bar:
         for batch in batches:
@@ -147,7 +177,7 @@ def fit_stream(
             if not len(new.X):
                 continue
             try:
-                _take_in(learning, new)
+                columns.take_in(learning, new)
             except ValueError as error:
                 raise ValueError(f"Pairs {new.begin} to {new.end - 1} of the stream: {error}") from error
             n_pairs = new.end
@@ -186,7 +216,7 @@ def _finished(model: Any) -> Any:
     return model
 
 
-def _batches(pairs: Any, size: int, n_known: int) -> tuple[Iterator[_Batch], int | None]:
+def _batches(pairs: Any, size: int, n_known: int, columns: _Columns) -> tuple[Iterator[_Batch], int | None]:
     """The stream in batches that begin at multiples of their size, and how many pairs there are if that is known."""
     if isinstance(pairs, tuple) and len(pairs) == 2 and not any(isinstance(part, tuple) for part in pairs):
         for name, part in zip("Xy", pairs, strict=True):
@@ -201,32 +231,38 @@ def _batches(pairs: Any, size: int, n_known: int) -> tuple[Iterator[_Batch], int
                 f"X and y must pair up row by row: X has {lengths[0]} samples and y has {lengths[1]}; pass one code "
                 "for every observation."
             )
+        columns.check(*pairs)
         return _sliced(*pairs, size, n_known), lengths[0]
     if not isinstance(pairs, Iterable):
         raise ValueError(
             f"pairs must be an iterable of pieces (X, y), or a tuple of two arrays, got {type(pairs).__name__}."
         )
-    return _recut(pairs, size), None
+    return _recut(pairs, size, columns), None
 
 
 def _sliced(X: Any, y: Any, size: int, n_known: int) -> Iterator[_Batch]:
     """Batches of arrays: the first, by which the stream is known, and those from the last known on."""
     last_known = max(n_known - 1, 0) // size * size
     for begin in sorted({0, *range(last_known, len(X), size)} if len(X) else ()):
-        yield _Batch(begin, np.asarray(X[begin : begin + size]), np.asarray(y[begin : begin + size]))
+        rows = slice(begin, begin + size)
+        yield _Batch(begin, *(np.asarray(side.iloc[rows] if hasattr(side, "iloc") else side[rows]) for side in (X, y)))
 
 
-def _recut(pieces: Iterable[Any], size: int) -> Iterator[_Batch]:
+def _recut(pieces: Iterable[Any], size: int, columns: _Columns) -> Iterator[_Batch]:
     """Batches of pieces of any sizes. What is kept of a piece is copied: its owner may use the memory again."""
     begin, held, n_held, first = 0, [], 0, None
     for number, piece in enumerate(pieces):
-        X, y = _checked_piece(piece, number)
+        X, y, given = _checked_piece(piece, number)
         first = first or (X.shape[1:], y.shape[1:])
         if (X.shape[1:], y.shape[1:]) != first:
             raise ValueError(
                 f"Piece {number} of the stream has observations and codes of shapes {X.shape[1:]} and {y.shape[1:]}, "
                 f"those before had {first[0]} and {first[1]}; pass pairs of one kind."
             )
+        try:
+            columns.check(*given)
+        except ValueError as error:
+            raise ValueError(f"Piece {number} of the stream: {error}") from error
         while len(X):
             room = size - n_held
             part = X[:room], y[:room]
@@ -241,10 +277,11 @@ def _recut(pieces: Iterable[Any], size: int) -> Iterator[_Batch]:
         yield _Batch(begin, *(np.concatenate(sides) for sides in zip(*held, strict=True)))
 
 
-def _checked_piece(piece: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Observations and codes of a piece, one pair a row."""
+def _checked_piece(piece: Any, number: int) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...]]:
+    """Observations and codes of a piece, one pair a row, and both as they were given."""
     try:
-        X, y = (np.asarray(side) for side in piece)
+        given = tuple(piece)
+        X, y = (np.asarray(side) for side in given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"Piece {number} of the stream is not a pair (X, y) of arrays ({error}).") from error
     if X.ndim == 1:
@@ -254,7 +291,7 @@ def _checked_piece(piece: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
             f"Piece {number} of the stream has X of shape {X.shape} and y of shape {y.shape}; pass (n, n_observed) and "
             "(n, n_components) or (n,), or a single pair."
         )
-    return X, y
+    return X, y, given
 
 
 def _digest(batch: _Batch, n_pairs: int) -> str:

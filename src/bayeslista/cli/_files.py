@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from bayeslista.cli._running import say
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bayeslista.estimators._base import BaseSparseCoder
     from bayeslista.tables import Table
 
@@ -40,12 +38,13 @@ def _read(path: str, header: str) -> "Table":
     return table
 
 
-def read_pairs(observations: str, codes: str, header: str) -> tuple["Table", "np.ndarray"]:
+def read_pairs(observations: str, codes: str, header: str) -> tuple["Table", "Table"]:
     """Read observations and codes that pair up row by row."""
-    X, y = read_observations(observations, header), _read(codes, header).values
-    if len(X.values) != len(y):
+    X, y = read_observations(observations, header), _read(codes, header)
+    if len(X.values) != len(y.values):
         raise ValueError(
-            f"{observations} has {len(X.values)} rows and {codes} has {len(y)}; pass a code for every observation."
+            f"{observations} has {len(X.values)} rows and {codes} has {len(y.values)}; pass a code for every "
+            "observation."
         )
     return X, y
 
@@ -83,23 +82,29 @@ def _first_difference(names: tuple[str, ...], fitted: tuple[str, ...]) -> str:
     return f"{where}. Pass the columns of the fit: {shown}; or, if these are the same, a table without a header."
 
 
-def keep_names(model: "BaseSparseCoder", X: "Table") -> None:
+def keep_names(model: "BaseSparseCoder", X: "Table", y: "Table | None") -> None:
     """Let a fitted model remember the names of the columns that it was fitted to."""
     import numpy as np
 
     if X.names:
         model.feature_names_in_ = np.array(X.names, object)
+    if y is not None and y.names and "" not in y.names and len(set(y.names)) == len(y.names):
+        model.component_names_ = np.array(y.names, object)
 
 
-def check_pairs(model: "BaseSparseCoder", X: "Table", y: "np.ndarray", observations: str, codes: str) -> None:
-    """Refuse pairs of other sizes than the model was fitted to."""
+def check_pairs(model: "BaseSparseCoder", X: "Table", y: "Table", observations: str, codes: str) -> None:
+    """Refuse pairs of other sizes, or of other columns, than the model was fitted to."""
     check_columns(model, X, observations)
-    expected = getattr(model, "n_components_", y[0].size)
-    if y[0].size != expected:
+    n_columns = y.values[0].size
+    expected = getattr(model, "n_components_", n_columns)
+    if n_columns != expected:
         raise ValueError(
-            f"{codes} has {y[0].size} columns, and the model was fitted to codes of {expected} coefficients; "
+            f"{codes} has {n_columns} columns, and the model was fitted to codes of {expected} coefficients; "
             "pass codes of that size, one row a signal."
         )
+    fitted = tuple(map(str, getattr(model, "component_names_", y.names)))
+    if y.names and y.names != fitted:
+        raise ValueError(f"{codes} {_first_difference(y.names, fitted)}")
 
 
 def check_place(path: Path) -> None:

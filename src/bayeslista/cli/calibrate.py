@@ -44,8 +44,9 @@ def calibrate(
     X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
     with using(model), naming(observations, codes):
-        made.calibrate(X.values, y, method=method)
+        made.calibrate(X.values, y.values, method=method)
     with writing(target):
         made.save(target)
-    result = {"model": str(target), "estimator": type(made).__name__, "method": method, "n_pairs": len(y)}
-    tell(result, [f"{target}: {describe(made)}, calibrated on {len(y)} pairs ({method})."], as_json)
+    n_pairs = len(y.values)
+    result = {"model": str(target), "estimator": type(made).__name__, "method": method, "n_pairs": n_pairs}
+    tell(result, [f"{target}: {describe(made)}, calibrated on {n_pairs} pairs ({method})."], as_json)

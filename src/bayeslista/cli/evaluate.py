@@ -27,12 +27,12 @@ def evaluate(
     X, y = read_pairs(observations, codes, header)
     check_pairs(made, X, y, observations, codes)
     with using(model), naming(observations, codes):
-        scores = score(made, X.values, y, level, seed)
+        scores = score(made, X.values, y.values, level, seed)
     result = {
         "model": str(model),
         "estimator": type(made).__name__,
-        "n_pairs": len(y),
+        "n_pairs": len(y.values),
         "level": level,
         "scores": scores,
     }
-    tell(result, [f"{model}: {describe(made)}, on {len(y)} pairs.", *score_lines(scores, level)], as_json)
+    tell(result, [f"{model}: {describe(made)}, on {len(y.values)} pairs.", *score_lines(scores, level)], as_json)

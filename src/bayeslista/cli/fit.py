@@ -102,7 +102,7 @@ def fit(
     if design_matrix is not None:
         made.set_params(design_matrix=read_observations(design_matrix, header).values)
     X, y = (read_observations(observations, header), None) if codes is None else read_pairs(observations, codes, header)
-    training, test = _split(X.values, y, test_fraction, seed)
+    training, test = _split(X.values, None if y is None else y.values, test_fraction, seed)
     if progress:
         say(_STARTED.format(name))
     start = time.perf_counter()
@@ -113,7 +113,7 @@ def fit(
     if "verbose" in made.get_params():
         made.set_params(verbose=0)  # the file is the same whoever watches
     scores = None if test is None else score(made, *test, _LEVEL, seed)
-    keep_names(made, X)
+    keep_names(made, X, y)
     with writing(model):
         made.save(model)
     n_fitted, n_test = len(training[0]), 0 if test is None else len(test[0])

@@ -9,6 +9,11 @@ from bayeslista.cli._files import load_model, using
 from bayeslista.cli._options import Json
 from bayeslista.cli._running import reported, tell
 
+_OBJECTIVES = {  # what that of an estimator is, as docs/command_line.md tells it
+    "SpikeSlabNet": "negative log score plus relative error of simulated pairs; smaller is better",
+    "BayesLISTA": "the bound, or log evidence, of a pair; larger is better",
+}
+
 
 @reported
 def inspect(
@@ -98,6 +103,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         if result[title]:
             lines.append(f"{title.replace('_', ' ')}:")
             lines += [f"  {name:<22}{_text(value)}" for name, value in result[title].items()]
+        if title == "training" and "objective" in result[title] and result["estimator"] in _OBJECTIVES:
+            lines.append(f"  {'':<22}the objective is {_OBJECTIVES[result['estimator']]}")
     return lines
 
 

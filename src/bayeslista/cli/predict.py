@@ -52,7 +52,8 @@ def predict(
         bayeslista predict 'days/*.csv' --model m.safetensors --out 'predictions/{name}.csv'
 
     Mean, standard deviation, P(active) and the ends of intervals come as arrays (.npz) or as columns mean_0, …, std_0,
-    …, prob_active_0, …, low_0, …, high_0, …; models without distributions give the mean alone.
+    …, prob_active_0, …, low_0, …, high_0, …; models without distributions give the mean alone. Where the codes of the
+    fit had names, these take the place of numbers: mean_left, mean_right, …
     """
     if intervals not in _INTERVALS:
         raise typer.BadParameter(f"choose one of {', '.join(_INTERVALS)}.", param_hint="--intervals")
@@ -147,7 +148,8 @@ def _write(model: Any, X: "np.ndarray", target: Path, forecast: Callable[..., An
     from bayeslista.tables import table_writer
 
     names: list[str] = []
-    with bar, writing(target), table_writer(target) as write:
+    components = getattr(model, "component_names_", None)
+    with bar, writing(target), table_writer(target, components) as write:
         for rows in _batches(len(X), max(X.shape[1], getattr(model, "n_components_", 1))):
             parts = forecast(X[rows])
             write(parts)

@@ -32,5 +32,5 @@ def report(
     check_pairs(made, X, y, observations, codes)
     write = import_module("bayeslista.model_report").write_model_report
     with using(model), naming(observations, codes), writing(out):
-        write(made, X.values, y, out)
-    tell({"model": str(model), "out": str(out), "n_pairs": len(y)}, [f"Open {out} for the report."], as_json)
+        write(made, X.values, y.values, out)
+    tell({"model": str(model), "out": str(out), "n_pairs": len(y.values)}, [f"Open {out} for the report."], as_json)

@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.base import (
-    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
@@ -28,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bayeslista._blocks import LARGEST_BLOCK, batches, fill, stack_sparse
 from bayeslista._precision import common_dtype, precision
 from bayeslista.estimators._checkpoints import what_is_kept
+from bayeslista.estimators._display import BriefMixin
 from bayeslista.estimators._parameters import check_boolean, check_choice, check_integer, check_real
 from bayeslista.estimators._validation import (
     Observations,
@@ -37,6 +37,8 @@ from bayeslista.estimators._validation import (
     check_learnable,
     check_matrix,
     checked_observations,
+    component_names,
+    warn_if_swapped,
 )
 from bayeslista.persistence import write_record
 from bayeslista.proximal import estimate_design_matrix
@@ -60,7 +62,7 @@ class BaseSparseCoder(
     RegressorMixin,
     MultiOutputMixin,
     TransformerMixin,
-    BaseEstimator,
+    BriefMixin,
     metaclass=ABCMeta,
 ):
     """What every sparse coder shares: validation, prediction and the shape of its answers.
@@ -79,6 +81,8 @@ class BaseSparseCoder(
         The floating type of the fit, and of everything it predicts.
     design_matrix_ : ndarray of shape (K, D)
         The design matrix given, or else estimated from the pairs.
+    component_names_ : ndarray of shape (D,)
+        Names of the coefficients, where the codes of the fit were a frame with names.
     """
 
     n_layers: int
@@ -157,6 +161,23 @@ class BaseSparseCoder(
         model = self._ready(X)
         return fill(*model._by_batches(lambda Y: (model._predict_codes(Y),), X, None))[0]
 
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Not used; scikit-learn passes it.
+
+        Returns
+        -------
+        ndarray of object of shape (n_components,)
+            Those that the codes of `fit` had, where they were a frame with names; else that of the class, counted:
+            ``ista0``, ``ista1`` and so on.
+        """
+        names = getattr(self, "component_names_", None)
+        return super().get_feature_names_out(input_features) if names is None else names.copy()
+
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Coefficient of determination of `predict`, averaged over coefficients.
 
@@ -174,6 +195,7 @@ class BaseSparseCoder(
         float
             1 at best; 0 is as good as the mean of the codes.
         """
+        self._check_component_names(y)
         codes = check_codes(y)
         cast("y", codes, np.dtype(np.float64))  # refuses what cannot be squared
         return super().score(X, codes, sample_weight)
@@ -193,8 +215,10 @@ class BaseSparseCoder(
         ------
         ValueError
             If a parameter cannot be written, such as a numpy.random.Generator as `random_state`.
+        FileNotFoundError
+            If the folder is not there; it has to be made first.
         OSError
-            If the file cannot be written.
+            If the file cannot be written for another reason.
         """
         if not type(self).__module__.startswith(f"{__package__}."):
             raise ValueError(f"load does not know {type(self).__name__}, a class of your own. Use pickle or joblib.")
@@ -241,15 +265,19 @@ class BaseSparseCoder(
             self.dtype_ = self._resolve_dtype(observations.dtype, codes)
             self.n_components_ = math.prod(codes.shape[1:])
             self._one_dimensional_codes = codes.ndim == 1
+            self._learn_component_names(y)
         elif codes.shape[1:] != self._code_shape:
             raise ValueError(
                 f"y has shape {codes.shape}, expected {('n_samples', *self._code_shape)} as in the first "
                 "fit; pass codes of the same components, or fit anew."
             )
+        else:
+            self._check_component_names(y)
         pairs = cast("X", observations, self.dtype_), cast("y", codes.reshape(len(codes), -1), self.dtype_)
         if reset:
             for name, values in zip("Xy", pairs, strict=True):
                 check_learnable(name, values)
+            warn_if_swapped(*pairs)
         return pairs
 
     def _validate_alone(self, X: ArrayLike) -> Float[np.ndarray, "n K"]:
@@ -266,7 +294,27 @@ class BaseSparseCoder(
         shape = np.asarray(self.design_matrix).shape
         self.n_components_ = int(shape[-1]) if len(shape) == 2 else 0  # any other shape is refused later
         self._one_dimensional_codes = False
+        self._learn_component_names(None)
         return observations
+
+    def _learn_component_names(self, y: Any) -> None:
+        """Remember the names that codes come with, or that they come with none."""
+        names = component_names(y)
+        self.__dict__.pop("component_names_", None)
+        if names is not None:
+            self.component_names_ = names
+
+    def _check_component_names(self, y: Any) -> None:
+        """Refuse codes whose columns have other names than those of the fit, or the same in another order."""
+        fitted, names = getattr(self, "component_names_", None), component_names(y)
+        if fitted is None or names is None or np.array_equal(names, fitted):
+            return
+        pairs = zip(names, fitted, strict=False)
+        other = next((f"{a!r} where fit had {b!r}" for a, b in pairs if a != b), f"{len(names)} columns")
+        raise ValueError(
+            f"The names of the columns of y should match those that were passed during fit: it has {other}. Pass the "
+            "codes of the same coefficients in the same order."
+        )
 
     def _ready(self, X: ArrayLike) -> Self:
         """The estimator if it can predict such observations."""

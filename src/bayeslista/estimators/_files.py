@@ -145,7 +145,17 @@ def _first_wrong(name: str, state: Any) -> str | None:
     for attribute, shape in {"design_matrix_": (K, D), "encoder_": (D, K), "recurrent_": (D, D)}.items():
         if attribute in state and state[attribute].shape != shape:
             return attribute
+    if not _are_names(state.get("component_names_"), D):
+        return "component_names_"
     return None
+
+
+def _are_names(value: Any, n: int) -> bool:
+    """Whether names, which models need not have, are as many different ones as there are coefficients."""
+    if value is None:
+        return True
+    names = value.tolist() if isinstance(value, np.ndarray) and value.shape == (n,) else []
+    return all(isinstance(name, str) for name in names) and len(set(names)) == n
 
 
 def _is_array(value: Any) -> bool:

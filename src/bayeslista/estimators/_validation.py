@@ -1,6 +1,8 @@
 """What users pass, refused by name or brought to finite numbers of one floating type."""
 
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -18,6 +20,7 @@ from bayeslista._blocks import LARGEST_BLOCK, batches, some_rows
 # The squares of larger numbers, or sums of them, leave the floating range; those of smaller ones are nothing.
 _LARGEST = {np.dtype(np.float64): 1e150, np.dtype(np.float32): 1e17}
 _LEAST = {np.dtype(np.float64): 1e-150, np.dtype(np.float32): 1e-37}
+_ZEROS_OF_CODES, _ZEROS_OF_OBSERVATIONS = 0.5, 0.01  # shares of exact zeros: more than, and less than
 _REMEDIES = {
     r"int too large": "Rescale it.",
     r"\b0 (sample|feature)|at least one array": "Pass at least one row and one column.",
@@ -137,6 +140,32 @@ def check_codes(y: ArrayLike | None) -> np.ndarray:
     return codes
 
 
+def component_names(y: Any) -> np.ndarray | None:
+    """Names of the coefficients, as the columns of a frame or a series have them; None where they are no such names.
+
+    Parameters
+    ----------
+    y : array-like
+        Codes, one a row, as the user gave them.
+
+    Returns
+    -------
+    ndarray of object of shape (n_components,), or None
+        Texts, none of them empty and no two the same.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from bayeslista.estimators._validation import component_names
+    >>> component_names(pd.DataFrame({"left": [0.0, 1.0], "right": [2.0, 0.0]})).tolist()
+    ['left', 'right']
+    >>> component_names([[0.0, 2.0], [1.0, 0.0]])
+    """
+    names = list(getattr(y, "columns", [y.name] if hasattr(y, "to_frame") and hasattr(y, "name") else []))
+    named = all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
+    return np.array([str(name) for name in names], object) if named and names else None
+
+
 def check_matrix(design_matrix: ArrayLike) -> np.ndarray:
     """The design matrix as the user gave it: numeric, finite and two-dimensional."""
     refuse_sparse("design_matrix", design_matrix)
@@ -159,7 +188,7 @@ def check_finite(name: str, values: np.ndarray, first_row: int = 0) -> None:
             remedy = "Remove or impute missing values." if what == "NaN" else "Remove or replace what is not finite."
             row = f"row {first_row + begin + int(where[0])}"
             place = row if values.ndim == 1 else f"{row}, column {int(where[1])}"
-            raise ValueError(f"Input {name} contains {what}, first in {place}. {remedy}")
+            raise ValueError(f"Input {name} contains {what}, first in {place} (counted from 0). {remedy}")
         begin += len(part)
 
 
@@ -191,6 +220,38 @@ def check_learnable(name: str, values: np.ndarray) -> None:
     """Refuse numbers that are all so near to zero that nothing can be divided by them."""
     if 0 < _largest(values) < _LEAST[values.dtype]:
         raise ValueError(f"{name} has only values too small to learn from in {values.dtype}; rescale it.")
+
+
+def warn_if_swapped(X: np.ndarray, y: np.ndarray) -> None:
+    """Warn where observations look like codes, most of them exactly zero, and codes like observations, none of them so.
+
+    Parameters
+    ----------
+    X, y : ndarray of two dimensions
+        Observations and codes, validated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.estimators._validation import warn_if_swapped
+    >>> warn_if_swapped(np.array([[0.3, -1.2]]), np.array([[0.0, 2.0, 0.0]]))
+    """
+    shares = [1.0 - np.count_nonzero(values) / values.size for values in (X, y)]
+    if 1.0 > shares[0] > _ZEROS_OF_CODES and shares[1] < _ZEROS_OF_OBSERVATIONS:
+        warnings.warn(
+            f"{shares[0]:.0%} of X are exactly zero, and hardly anything of y is, as if observations and codes were "
+            "swapped. X holds observations and y their sparse codes: fit(observations, codes).",
+            UserWarning,
+            stacklevel=_levels_to_the_caller(),
+        )
+
+
+def _levels_to_the_caller() -> int:
+    """How far up the stack, from the function that asks, the first one is that is neither ours nor scikit-learn's."""
+    frame, level, ours = sys._getframe(1), 1, (__name__.partition(".")[0], "sklearn")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _numbers(values: np.ndarray) -> np.ndarray:

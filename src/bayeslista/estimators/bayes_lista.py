@@ -122,6 +122,8 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         The floating type of the fit and its predictions.
     n_components_ : int
         Coefficients per code.
+    component_names_ : ndarray of shape (n_components,)
+        Their names, where the codes of `fit` were a frame that has any.
     n_features_in_ : int
         Observed values per sample.
 

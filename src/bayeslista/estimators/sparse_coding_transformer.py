@@ -15,6 +15,7 @@ from sklearn.utils.validation import validate_data
 from bayeslista.distributions import SpikeSlab
 from bayeslista.estimators._base import BaseSparseCoder
 from bayeslista.estimators._checkpoints import what_is_kept
+from bayeslista.estimators._display import BriefMixin
 from bayeslista.estimators._distributional import DistributionalSparseCoder
 from bayeslista.estimators._parameters import check_integer
 from bayeslista.estimators._validation import naming, random_seed
@@ -44,7 +45,7 @@ class Nested(NamedTuple):
     state: dict[str, Any]
 
 
-class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BriefMixin):
     """Sparse codes of data over a given dictionary, each with its uncertainty.
 
     It takes the place of scikit-learn's :class:`~sklearn.decomposition.SparseCoder`: atoms are the rows of
@@ -245,6 +246,23 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             )
         return codes @ dictionary.astype(codes.dtype)
 
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Not used; scikit-learn passes it.
+
+        Returns
+        -------
+        ndarray of object of shape (n_components,)
+            Those that the codes had, where `fit` was given a frame of them; else ``sparsecodingtransformer0`` and so
+            on.
+        """
+        names = getattr(getattr(self, "estimator_", None), "component_names_", None)
+        return super().get_feature_names_out(input_features) if names is None else names.copy()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the transformer, fitted or not, to a file that :func:`bayeslista.load` reads.
 
@@ -257,8 +275,10 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         ------
         ValueError
             If a parameter cannot be written, such as a numpy.random.Generator as `random_state`.
+        FileNotFoundError
+            If the folder is not there; it has to be made first.
         OSError
-            If the file cannot be written.
+            If the file cannot be written for another reason.
         """
         told = _told(self)
         state = {name: _told(part) if isinstance(part, BaseSparseCoder) else part for name, part in told.state.items()}

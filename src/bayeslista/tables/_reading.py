@@ -3,7 +3,7 @@
 import errno
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,9 +127,11 @@ def read_named_table(path: str | os.PathLike[str], header: str = "auto") -> Tabl
         return Table(_checked(read_npz(file, entry) if kind == _ENTRIES else read_npy(file)))
 
 
-def _named(array: NDArray[Any], names: tuple[str, ...], doubt: str = "") -> Table:
+def _named(
+    array: NDArray[Any], names: tuple[str, ...], doubt: str = "", line_of: Callable[[int], int] | None = None
+) -> Table:
     """A table without an index, whose names say more than that columns are counted."""
-    array = _checked(array)
+    array = _checked(array, names, line_of)
     if len(names) != array.shape[1]:
         return Table(array, (), (doubt,) if doubt else ())
     notes: tuple[str, ...] = ()
@@ -170,7 +172,9 @@ def _blaming(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _checked(array: NDArray[Any]) -> NDArray[Any]:
+def _checked(
+    array: NDArray[Any], names: tuple[str, ...] = (), line_of: Callable[[int], int] | None = None
+) -> NDArray[Any]:
     if array.ndim not in (1, 2):
         raise WrongTableError(f"holds an array of shape {array.shape}; reshape it to one row for every signal.")
     if array.size == 0:
@@ -179,16 +183,18 @@ def _checked(array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype not in (np.float32, np.float64):
             single = array.dtype.itemsize == 4
             array = array.astype(np.float32 if single else np.float64)
-        _check_finite(array)
+        _check_finite(array, names, line_of)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _check_finite(array: NDArray[Any]) -> None:
+def _check_finite(array: NDArray[Any], names: tuple[str, ...], line_of: Callable[[int], int] | None) -> None:
     rows = max(1, _BLOCK_NUMBERS // max(1, array[:1].size))
     for begin in range(0, len(array), rows):
         finite = np.isfinite(array[begin : begin + rows])
         if not finite.all():
             row, *column = (int(i) for i in np.unravel_index(int(np.argmin(finite)), finite.shape))
-            where = f"row {begin + row + 1}" + "".join(f", column {i + 1}" for i in column)
-            value = array[(begin + row, *column)]
-            raise WrongTableError(f"has {value} in {where}, counted from 1 without a header. Remove or replace it.")
+            row += begin
+            where = f"row {row + 1}" + ("" if line_of is None else f" (line {line_of(row)} of the file)")
+            for i in column:
+                where += f", column {i + 1}" + (f" ({names[i]!r})" if len(names) == array.shape[1] else "")
+            raise WrongTableError(f"has {array[(row, *column)]} in {where}, counted from 1. Remove or replace it.")

@@ -1,7 +1,8 @@
 """Comma-separated values."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ class _Layout(NamedTuple):
     doubt: str = ""
 
 
-def read_csv(file: Path, header: str) -> tuple[NDArray[np.float64], tuple[str, ...], str]:
-    """Read a file of numbers, the names in its header if it has one, and what is to be said of it."""
+def read_csv(file: Path, header: str) -> tuple[NDArray[np.float64], tuple[str, ...], str, Callable[[int], int]]:
+    """Read a file of numbers, the names in its header, what is to be said of it, and from a row to its line."""
     try:
         layout = _find_layout(file, header)
         try:
@@ -45,7 +46,7 @@ def read_csv(file: Path, header: str) -> tuple[NDArray[np.float64], tuple[str, .
             if wrong is None or isinstance(error, UnicodeDecodeError):
                 raise
             raise WrongTableError(wrong) from error
-        return values, layout.names, layout.doubt
+        return values, layout.names, layout.doubt, partial(_line_of, file, layout)
     except UnicodeDecodeError as error:
         raise WrongTableError(f"is no text in UTF-8 ({error.reason} at byte {error.start}).") from error
 
@@ -101,6 +102,13 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _line_of(file: Path, layout: _Layout, row: int) -> int:
+    """The line of the file, counted from 1, in which a row, counted from 0, is."""
+    with file.open(encoding=_ENCODING) as lines:
+        filled = (number for number, line in enumerate(lines, start=1) if number > layout.skipped and line.strip())
+        return next(islice(filled, row, None))
 
 
 def _wrong_line(file: Path, layout: _Layout) -> str | None:

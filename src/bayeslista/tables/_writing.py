@@ -1,10 +1,11 @@
 """From batches of arrays to a file that is there whole or not at all, in bounded memory."""
 
+import csv
 import io
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,17 +21,21 @@ from bayeslista.tables._parquet import import_pyarrow
 Batch = Mapping[str, NDArray[Any]]
 
 
-def table_writer(path: str | os.PathLike[str]) -> AbstractContextManager[Callable[[Batch], None]]:
+def table_writer(
+    path: str | os.PathLike[str], components: Sequence[str] | None = None
+) -> AbstractContextManager[Callable[[Batch], None]]:
     """Write named arrays to a file, batch by batch.
 
     In a .npz file each name is an array. In a .csv or .parquet file it is a column for each component of it,
-    ``name_0``, ``name_1`` and so on.
+    ``name_0``, ``name_1`` and so on, or ``name_left``, ``name_right`` for components that are called so.
 
     Parameters
     ----------
     path : str or path-like
         A file that ends with .npz, .csv or .parquet. It appears, or is replaced, when the context ends without an
         exception.
+    components : sequence of str or None, default=None
+        What the components of all arrays are called, each by another name. None counts them.
 
     Returns
     -------
@@ -68,23 +73,25 @@ def table_writer(path: str | os.PathLike[str]) -> AbstractContextManager[Callabl
         raise ValueError(f"{path} has to end with one of {', '.join(WRITTEN)}.")
     if kind == ".parquet":
         import_pyarrow()
-    return _writing(Path(path), _WRITERS[kind])
+    return _writing(Path(path), _WRITERS[kind], components)
 
 
 @contextmanager
-def _writing(path: Path, writer: Callable[..., Any]) -> Iterator[Callable[[Batch], None]]:
-    with finishing(path) as unfinished, writer(unfinished) as write:
+def _writing(
+    path: Path, writer: Callable[..., Any], components: Sequence[str] | None
+) -> Iterator[Callable[[Batch], None]]:
+    with finishing(path) as unfinished, writer(unfinished, components) as write:
         yield write
 
 
 @contextmanager
-def _csv_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
+def _csv_writer(path: Path, components: Sequence[str] | None) -> Iterator[Callable[[Batch], None]]:
     with path.open("x", encoding="utf-8", newline="\n") as stream:
 
         def write(batch: Batch) -> None:
-            columns = _columns(batch)
+            columns = _columns(batch, components)
             if stream.tell() == 0:
-                stream.write(",".join(columns) + "\n")
+                csv.writer(stream, lineterminator="\n").writerow(columns)
             rows = np.stack([values.astype(str) for values in columns.values()], axis=1)
             stream.writelines(",".join(row) + "\n" for row in rows)
 
@@ -92,14 +99,14 @@ def _csv_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
 
 
 @contextmanager
-def _parquet_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
+def _parquet_writer(path: Path, components: Sequence[str] | None) -> Iterator[Callable[[Batch], None]]:
     arrow = import_pyarrow()
     with ExitStack() as stack:
         stream = stack.enter_context(path.open("xb"))
         writers: list[Any] = []
 
         def write(batch: Batch) -> None:
-            table = arrow.table(_columns(batch))
+            table = arrow.table(_columns(batch, components))
             if not writers:
                 make = arrow.parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
                 writers.append(stack.enter_context(make))
@@ -109,7 +116,7 @@ def _parquet_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
 
 
 @contextmanager
-def _npz_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
+def _npz_writer(path: Path, components: Sequence[str] | None) -> Iterator[Callable[[Batch], None]]:
     """Numbers go to a file for each name, since the header in front of them says how many there are."""
     with TemporaryDirectory(prefix=".unfinished-", dir=path.parent) as folder:
         heads: dict[str, dict[str, Any]] = {}
@@ -134,13 +141,14 @@ def _npz_writer(path: Path) -> Iterator[Callable[[Batch], None]]:
                     shutil.copyfileobj(numbers, entry, 2**20)
 
 
-def _columns(batch: Batch) -> dict[str, NDArray[Any]]:
+def _columns(batch: Batch, components: Sequence[str] | None) -> dict[str, NDArray[Any]]:
     """One column for each component of each array."""
-    return {
-        f"{name}_{i}": column
-        for name, values in batch.items()
-        for i, column in enumerate(values.reshape(len(values), -1).T)
-    }
+    found: dict[str, NDArray[Any]] = {}
+    for name, values in batch.items():
+        columns = values.reshape(len(values), -1).T
+        called = range(len(columns)) if components is None else components
+        found |= {f"{name}_{component}": column for component, column in zip(called, columns, strict=True)}
+    return found
 
 
 _WRITERS = {".npz": _npz_writer, ".csv": _csv_writer, ".parquet": _parquet_writer}
