@@ -32,7 +32,7 @@ def drawn_variance(
     shrinkage : array of shape (L,)
         The threshold of each layer.
     n_draws : int
-        Draws for each observation.
+        Draws for each observation, two at least.
     random : numpy.random.Generator
         Where they come from.
 
@@ -62,4 +62,4 @@ def drawn_variance(
         var = np.outer(misfit**2 @ q, p) + np.outer(codes**2 @ t, r)
         entering = codes + misfit @ W.T + codes @ R.T + np.sqrt(var) * random.standard_normal(var.shape)
         codes = entering - np.clip(entering, -threshold, threshold)
-    return codes.reshape(-1, n_draws, len(W)).var(axis=1)
+    return codes.reshape(-1, n_draws, len(W)).var(axis=1, ddof=1)

@@ -33,7 +33,7 @@ _PATIENCE = 10
 _BATCHES, _LARGEST_BATCH = 16, 32
 _SHRINKAGES = (0.01 * 2.0 ** np.arange(7)).tolist()
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
-_DRAWN = 16, 128  # signals, and draws of the weights for each
+_DRAWN = 64, 32  # signals, and draws of the weights for each
 _NARROWEST = 0.1  # of what moments say of a slab, where draws say that there is less spread
 _FACTORED = 1e-4  # as far may the logarithm of a variance be from what its row and its column say
 
