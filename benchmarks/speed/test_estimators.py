@@ -5,7 +5,7 @@ import warnings
 import pytest
 from _problems import PASSES, PREDICTIONS, SIZES, Problem, prediction
 
-ROUNDS = {100: 7, 500: 3, 784: 3}
+ROUNDS = {100: 21, 500: 5, 784: 5}
 
 
 def run(benchmark, problem, name, call, n, work):

@@ -1,6 +1,7 @@
 """The paper's inference: assumed density filtering, with expectation propagation for the priors."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import jax
@@ -22,7 +23,7 @@ _PAPER_SHRINKAGE = 0.1
 _PATIENCE = 5
 
 
-@quickly_compiled
+@partial(quickly_compiled, older_loops=False)
 def _free_slab(weights: Weights, rows: Numbers, shrinkage: Numbers) -> tuple[Numbers, ...]:
     """The spike and slab that the last threshold of the free network makes."""
     return network_slab(propagate(weights, rows, shrinkage), shrinkage[-1])
