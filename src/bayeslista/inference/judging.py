@@ -76,7 +76,7 @@ class Judgement(NamedTuple):
 def posterior(parameters: AscentParameters) -> AnchoredWeights[RowColumn]:
     """The belief that the parameters describe.
 
-    AscentParameters
+    Parameters
     ----------
     parameters : AscentParameters
         Means and logarithms of variances.
@@ -178,7 +178,7 @@ def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
     If the held-out error exceeds 1.5 times the best, or is not finite, the best parameters are restored and the rate
     halved.
 
-    AscentParameters
+    Parameters
     ----------
     state : State
         After a pass.

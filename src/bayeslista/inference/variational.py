@@ -59,7 +59,7 @@ def init(
 ) -> tuple[State, Problem]:
     """The start of learning at a given encoder.
 
-    AscentParameters
+    Parameters
     ----------
     design_matrix : array of shape (K, D)
         X.
@@ -176,7 +176,7 @@ def step(
     So is one whose error reaches the bound of all moments, `bayeslista.network.largest_moment`: its gradient is that of
     the bound.
 
-    AscentParameters
+    Parameters
     ----------
     state : State
         Before the pass.
@@ -275,7 +275,7 @@ def advance(
 ) -> tuple[State, Info, Judgement]:
     """A pass and its judgement, in the memory of the state that is given, which is no more afterwards.
 
-    AscentParameters
+    Parameters
     ----------
     state, problem, rows, included, rates
         As for :func:`step`.
@@ -322,7 +322,7 @@ def _divergence(parameters: AscentParameters, problem: Problem) -> Array:
 def schedule(n_pass: int, n_batches: int, max_passes: int) -> Float[np.ndarray, " b"]:
     """What to multiply the rates by in each batch of a pass: a warm-up, then a cosine down to 2 %.
 
-    AscentParameters
+    Parameters
     ----------
     n_pass : int
         Which pass, the first being 0.
