@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, logit
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.metrics._forecasts import Block, tails
@@ -169,11 +167,15 @@ def _fit_slab(
 def _fit_activity(prob: NDArray[np.float64], active: NDArray[np.bool_], method: str) -> IsotonicMap | LogisticMap:
     lapse = 0.5 / (prob.size + 2.0)
     if method == "isotonic":
+        from sklearn.isotonic import IsotonicRegression  # as slow to import as all else here, and seldom needed
+
         found = IsotonicRegression(y_min=lapse, y_max=1.0 - lapse, out_of_bounds="clip").fit(prob, active)
         return IsotonicMap(found.X_thresholds_.astype(np.float64), found.y_thresholds_.astype(np.float64))
     if active.all() or not active.any():
         return LogisticMap(0.0, 1.0, lapse)
     odds = _log_odds(prob)
+    from sklearn.linear_model import LogisticRegression
+
     found = LogisticRegression(C=_WEAK, max_iter=1000).fit(odds[:, None], active)
     intercept, slope = float(found.intercept_[0]), float(found.coef_[0, 0])
     return LogisticMap(intercept, slope, lapse) if slope > 0.0 else LogisticMap(float(logit(active.mean())), 0.0, lapse)
