@@ -75,6 +75,6 @@ def _known_options(older_loops: bool) -> dict[str, bool | int]:
 def _is_known(name: str, value: bool | int) -> bool:
     try:
         jax.jit(lambda x: x + 1, compiler_options={name: value})(0.0)
-    except Exception:
+    except (jax.errors.JaxRuntimeError, ValueError):  # this version does not know it
         return False
     return True
