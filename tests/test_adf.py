@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bayeslista.inference import adf
-from bayeslista.network import Gaussian, Weights
+from bayeslista.network import Gaussian, Weights, evidence_and_gradient
 from bayeslista.posterior import MatrixPrior, initial_belief
 
 
@@ -89,7 +89,7 @@ def test_a_scan_over_pairs_is_its_steps_and_a_stream_can_be_cut_anywhere():
 def test_updates_that_would_break_a_variance_are_rejected_for_that_weight_alone():
     weights = Gaussian(jnp.zeros((1, 4)), jnp.full((1, 4), 0.5))
     gradient = Gaussian(jnp.array([[0.5, 2.0, jnp.nan, 0.5]]), jnp.array([[-0.1, -1.0, 0.0, jnp.inf]]))
-    updated, clipped, rejected = adf._filtered(weights, gradient)
+    updated, clipped, rejected = adf._filtered(weights, lambda: gradient)
     assert (int(clipped), int(rejected)) == (0, 3)
     np.testing.assert_array_equal(updated.mean, [[0.25, 0, 0, 0]])
     np.testing.assert_allclose(updated.var, [[0.5 - 0.25 * (0.25 + 0.2), 0.5, 0.5, 0.5]])
@@ -98,10 +98,33 @@ def test_updates_that_would_break_a_variance_are_rejected_for_that_weight_alone(
 def test_steps_beyond_the_trust_region_are_cut_to_it_and_counted():
     weights = Gaussian(jnp.zeros(3), jnp.full(3, 0.25))
     gradient = Gaussian(jnp.array([-100.0, 0.0, 1.0]), jnp.array([4999.0, 1e3, 0.4]))
-    updated, clipped, rejected = adf._filtered(weights, gradient)
+    updated, clipped, rejected = adf._filtered(weights, lambda: gradient)
     assert (int(clipped), int(rejected)) == (2, 0)
     np.testing.assert_allclose(updated.mean, [-5 * 0.5, 0, 0.25])
     np.testing.assert_allclose(updated.var, [0.25 - 0.0625 * 2, 4 * 0.25, 0.25 - 0.0625 * 0.2])
+
+
+@pytest.mark.parametrize(("d", "scale", "surprise"), [(264, 1, 1), (264, 1e25, 1), (257, 1, 1), (264, 1, 300)])
+def test_large_networks_take_the_same_steps_in_blocks_and_with_seven_digits_of_a_variance(d, scale, surprise):
+    """Divided into rows or not; with variances beyond single precision; with steps that the trust region cuts."""
+    belief = _belief(d, 9, 1e-3)
+    observation, code = jax.tree.map(lambda values: scale * values[0], _pairs(1, d, 9))
+    pair = adf.Pair(observation, surprise * code)
+    shrinkage = jnp.full(4, 0.1 * scale)
+    after, info = jax.jit(adf.step)(belief, pair, shrinkage)
+    _, gradient = evidence_and_gradient(belief.weights, *pair, shrinkage, *belief.noise_precision)
+    counts = []
+    for before, slope, found in zip(belief.weights, gradient, after.weights, strict=True):
+        expected, *each = adf._bounded(before, slope)
+        counts.append(each)
+        for part in ("mean", "var"):
+            start, wanted, got = (np.asarray(getattr(which, part)) for which in (before, expected, found))
+            np.testing.assert_allclose(got - start, wanted - start, rtol=2e-4, atol=2e-6 * np.abs(wanted - start).max())
+    (clipped, rejected), (more_clipped, more_rejected) = counts
+    n = sum(part.mean.size for part in belief.weights)
+    assert abs(int(info.clipped) - int(clipped + more_clipped)) <= 1e-4 * n
+    assert abs(int(info.rejected) - int(rejected + more_rejected)) <= 1e-4 * n
+    assert (int(info.rejected) > 500) == (surprise > 1)
 
 
 def test_pairs_of_zeros_change_nothing_that_they_should_not():

@@ -36,8 +36,6 @@ from bayeslista.quick_moments import (
     quick_moments_and_slopes,
 )
 
-QUICK_VARIANCES = np.dtype(np.float32)  # for predictions: nobody needs more than seven digits of a variance
-
 
 class RowColumn(NamedTuple):
     """Independent Gaussians, one for every entry of a matrix, whose variances have a factor a row and one a column."""

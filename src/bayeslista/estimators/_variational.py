@@ -12,7 +12,6 @@ import numpy as np
 from bayeslista._blocks import in_blocks, root_mean_square
 from bayeslista._compilation import quickly_compiled
 from bayeslista.anchored_network import (
-    QUICK_VARIANCES,
     AnchoredWeights,
     LayerMatrices,
     RowColumn,
@@ -25,7 +24,7 @@ from bayeslista.estimators._checkpoints import Memory
 from bayeslista.estimators._learners import Numbers, Output, Pass, Passes, Units, network_slab, powers_of_two
 from bayeslista.inference import judging, streaming, variational
 from bayeslista.linear_start import Trial, linear_mmse_trials, pace_and_shrinkage
-from bayeslista.network import Gaussian
+from bayeslista.network import QUICK_VARIANCES, Gaussian
 from bayeslista.proximal import estimate_design_matrix_and_noise
 from bayeslista.weight_draws import drawn_variance
 

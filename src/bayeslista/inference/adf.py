@@ -16,6 +16,7 @@ it. What it bounds is counted as clipped, and an update that would make a varian
 is rejected for that weight and counted, too.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -24,11 +25,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bayeslista._compilation import quickly_compiled
-from bayeslista.network import EvidenceForm, Gaussian, Weights, evidence_and_gradient, relative_errors
+from bayeslista.network import (
+    QUICK_VARIANCES,
+    EvidenceForm,
+    Gaussian,
+    GradientFactors,
+    Weights,
+    evidence_and_factors,
+    relative_errors,
+)
 from bayeslista.posterior import Belief, absorb_factors, refine_prior
 
 _LARGEST_STEP = 5.0  # of a mean, in standard deviations
 _LARGEST_GROWTH = 4.0  # of a variance
+_LARGE = 256  # coefficients from which on layers multiply variances in single precision, to stay in the cache
+_BLOCK_NUMBERS = 2**15  # of a matrix that are updated at once, in rows of which there are no fewer than
+_SMALLEST_BLOCK = 8
 
 
 class Info(NamedTuple):
@@ -63,34 +75,62 @@ def _nothing(belief: Belief) -> Info:
     return Info(none, none, none, none, none, none, nothing, nothing, none)
 
 
-def _filtered(weights: Gaussian, gradient: Gaussian) -> tuple[Gaussian, Array, Array]:
+def _filtered(weights: Gaussian, gradient: Callable[[], Gaussian]) -> tuple[Gaussian, Array, Array]:
     """Updated weights, how many were clipped and how many rejected.
 
     Bounding and counting take longer than all else. They are for the rare case that some update is out of bounds, which
-    a sum over columns, the quickest kind, tells.
+    the sum of the new variances tells: one that is not a number marks such an update. The gradient is asked for where
+    it is used: to make one of vectors again is quicker than to keep it.
     """
-    var = weights.var
-    _, new_var = _matched(*weights, *gradient)
+    var, by_mean = weights.var, gradient().mean
+    _, (_, new_var) = _matched(weights, gradient())
     room = _LARGEST_STEP**2 * (1 - 1e-3)  # a little less, so that rounding does not hide what is out of bounds
-    within = (new_var > 0) & (new_var <= _LARGEST_GROWTH * var) & (var * gradient.mean * gradient.mean <= room)
-    n_outside = jnp.sum(jnp.sum(jnp.where(within, 0, 1).astype(var.dtype), axis=0))
-    return jax.lax.cond(n_outside > 0, _bounded, _unbounded, *weights, *gradient)
-
-
-def _matched(mean: Array, var: Array, by_mean: Array, by_var: Array) -> tuple[Array, Array]:
-    """The step of the mean, and the new variance."""
-    step = var * by_mean
-    return step, var - var * (step * by_mean - 2 * var * by_var)
-
-
-def _unbounded(mean: Array, var: Array, by_mean: Array, by_var: Array) -> tuple[Gaussian, Array, Array]:
-    step, new_var = _matched(mean, var, by_mean, by_var)
+    within = (new_var > 0) & (new_var <= _LARGEST_GROWTH * var) & (var * by_mean * by_mean <= room)
     none = jnp.zeros((), int)
-    return Gaussian(mean + step, new_var), none, none
+    return jax.lax.cond(
+        jnp.isfinite(jnp.sum(jnp.where(within, new_var, jnp.nan))),
+        lambda: (_matched(weights, gradient())[1], none, none),
+        lambda: _bounded(weights, gradient()),
+    )
 
 
-def _bounded(mean: Array, var: Array, by_mean: Array, by_var: Array) -> tuple[Gaussian, Array, Array]:
-    step, new_var = _matched(mean, var, by_mean, by_var)
+def _in_blocks(weights: Gaussian, factors: GradientFactors) -> tuple[Gaussian, Array, Array]:
+    """The same for the recurrent matrix, a few rows at a time, so that gradients stay in the cache."""
+    n_rows, n_columns = weights.mean.shape
+    sizes = [size for size in range(_SMALLEST_BLOCK, n_rows + 1) if n_rows % size == 0]
+    size = max((size for size in sizes if size * n_columns <= _BLOCK_NUMBERS), default=n_rows)
+    if size == n_rows:
+        gradient = factors.recurrent(weights.mean)
+        return _filtered(weights, lambda: gradient)
+
+    def update(block: Array, carry: tuple[Gaussian, Array, Array]) -> tuple[Gaussian, Array, Array]:
+        weights, clipped, rejected = carry
+        begin = block * size
+        part, by_entering = (
+            jax.tree.map(lambda whole: jax.lax.dynamic_slice_in_dim(whole, begin, size), each)
+            for each in (weights, factors.by_entering)
+        )
+        gradient = factors._replace(by_entering=by_entering).recurrent(part.mean)
+        updated, more_clipped, more_rejected = _filtered(part, lambda: gradient)
+        weights = jax.tree.map(
+            lambda whole, new: jax.lax.dynamic_update_slice_in_dim(whole, new, begin, 0), weights, updated
+        )
+        return weights, clipped + more_clipped, rejected + more_rejected
+
+    none = jnp.zeros((), int)
+    return jax.lax.fori_loop(0, n_rows // size, update, (weights, none, none))
+
+
+def _matched(weights: Gaussian, gradient: Gaussian) -> tuple[Array, Gaussian]:
+    """The step of the mean, and the weights after it."""
+    mean, var = weights
+    step = var * gradient.mean
+    return step, Gaussian(mean + step, var - var * (step * gradient.mean - 2 * var * gradient.var))
+
+
+def _bounded(weights: Gaussian, gradient: Gaussian) -> tuple[Gaussian, Array, Array]:
+    mean, var = weights
+    step, (_, new_var) = _matched(weights, gradient)
     accepted = jnp.isfinite(step) & jnp.isfinite(new_var) & (new_var > 0)
     reach = _LARGEST_STEP * jnp.sqrt(var)
     bounded_step = jnp.clip(step, -reach, reach)
@@ -139,9 +179,12 @@ def step(
     >>> bool(after.weights.encoder.var[0, 0] < belief.weights.encoder.var[0, 0])
     True
     """
-    evidence, gradient = evidence_and_gradient(belief.weights, *pair, shrinkage, *belief.noise_precision, form)
-    encoder, *encoder_counts = _filtered(belief.weights.encoder, gradient.encoder)
-    recurrent, *recurrent_counts = _filtered(belief.weights.recurrent, gradient.recurrent)
+    large = len(pair.code) >= _LARGE
+    evidence, factors = evidence_and_factors(
+        belief.weights, *pair, shrinkage, *belief.noise_precision, form, QUICK_VARIANCES if large else None
+    )
+    encoder, *encoder_counts = _filtered(belief.weights.encoder, factors.encoder)
+    recurrent, *recurrent_counts = _in_blocks(belief.weights.recurrent, factors)
     noise = belief.noise_precision
     noise_rejected = jnp.zeros((), int)
     if learn_noise:

@@ -13,13 +13,13 @@ from jaxtyping import Array, Float
 from bayeslista._blocks import in_blocks
 from bayeslista._compilation import quickly_compiled
 from bayeslista.anchored_network import (
-    QUICK_VARIANCES,
     AnchoredWeights,
     LayerMatrices,
     RowColumn,
     layer_matrices,
     propagate_layers,
 )
+from bayeslista.network import QUICK_VARIANCES
 
 _EXPLOSION = 1.5
 _BLOCK_NUMBERS = 2**18  # observed values and two codes for each signal, in a block that layers go through
