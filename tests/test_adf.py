@@ -104,12 +104,13 @@ def test_steps_beyond_the_trust_region_are_cut_to_it_and_counted():
     np.testing.assert_allclose(updated.var, [0.25 - 0.0625 * 2, 4 * 0.25, 0.25 - 0.0625 * 0.2])
 
 
-@pytest.mark.parametrize(("d", "scale", "surprise"), [(264, 1, 1), (264, 1e25, 1), (257, 1, 1), (264, 1, 300)])
-def test_large_networks_take_the_same_steps_in_blocks_and_with_seven_digits_of_a_variance(d, scale, surprise):
-    """Divided into rows or not; with variances beyond single precision; with steps that the trust region cuts."""
+@pytest.mark.parametrize(("d", "scale", "gain"), [(264, 1, 0.06), (264, 1e25, 0.06), (257, 1, 0.06), (264, 1, 1)])
+def test_large_networks_take_the_same_steps_in_blocks_and_with_seven_digits_of_a_variance(d, scale, gain):
+    """Divided into rows or not; with variances beyond single precision; with updates that are rejected."""
     belief = _belief(d, 9, 1e-3)
-    observation, code = jax.tree.map(lambda values: scale * values[0], _pairs(1, d, 9))
-    pair = adf.Pair(observation, surprise * code)
+    encoder, recurrent = belief.weights
+    belief = belief._replace(weights=Weights(encoder, recurrent._replace(mean=gain * recurrent.mean)))
+    pair = jax.tree.map(lambda values: scale * values[0], _pairs(1, d, 9))
     shrinkage = jnp.full(4, 0.1 * scale)
     after, info = jax.jit(adf.step)(belief, pair, shrinkage)
     _, gradient = evidence_and_gradient(belief.weights, *pair, shrinkage, *belief.noise_precision)
@@ -124,7 +125,7 @@ def test_large_networks_take_the_same_steps_in_blocks_and_with_seven_digits_of_a
     n = sum(part.mean.size for part in belief.weights)
     assert abs(int(info.clipped) - int(clipped + more_clipped)) <= 1e-4 * n
     assert abs(int(info.rejected) - int(rejected + more_rejected)) <= 1e-4 * n
-    assert (int(info.rejected) > 500) == (surprise > 1)
+    assert (int(info.clipped + info.rejected) > 0) == (gain == 1)
 
 
 def test_pairs_of_zeros_change_nothing_that_they_should_not():
