@@ -388,20 +388,20 @@ def step(
         towards, new_moments = (gradient, None) if moments is None else direction(gradient, moments)
         moved = Weights(*(weight - rate * change for weight, rate, change in zip(weights, rates, towards, strict=True)))
         moved = moved._replace(shrinkage=jnp.maximum(moved.shrinkage, 0.0))
-        kept = jax.tree.map(partial(jnp.where, usable), (moved, new_moments), (weights, moments))
+        kept = jax.tree.map(partial(jax.lax.select, usable), (moved, new_moments), (weights, moments))
         return kept, (jnp.where(usable, loss, 0.0), usable, batch.present.sum())
 
     (weights, moments), (losses, usable, sizes) = jax.lax.scan(descend, (state.weights, state.moments), batches)
     counted = sizes * usable
     loss = jnp.sum(losses * counted) / jnp.maximum(counted.sum(), 1)
     error, nmse = _errors(unanchored(weights, anchor), monitored)
-    weights = jax.tree.map(partial(jnp.where, jnp.isfinite(error)), weights, state.best)
+    weights = jax.tree.map(partial(jax.lax.select, jnp.isfinite(error)), weights, state.best)
     better = error < state.best_error
     clearly_better = error < state.best_error * (1 - tolerance)
     following = State(
         weights,
         moments,
-        jax.tree.map(partial(jnp.where, better), weights, state.best),
+        jax.tree.map(partial(jax.lax.select, better), weights, state.best),
         jnp.where(better, error, state.best_error),
         jnp.where(clearly_better, 0, state.n_stale + 1),
     )
