@@ -122,11 +122,12 @@ def init(
     first, second = (jax.tree.map(np.zeros_like, parameters) for _ in range(2))
     given: list[Any] = [design_matrix, RowColumn(*copied(prior)), *copied([(_PRIOR_SPREAD[1] / n_layers) ** 2 / d])]
     problem = Problem(*jax.device_put([*given, AscentParameters(*copied(rates)), *training, *held_out]))
-    state, judgement = judge(State(parameters, first, second, *copied([0, 1, 1]), best, np.inf), problem)
+    begin: list[Any] = [parameters, first, second, *copied([0, 1, 1]), best, np.inf]
+    state, judgement = judge(State(*begin), problem)
     error = np.nan_to_num(judgement.error, nan=1.0, posinf=1.0)
     noise_var, rate = copied([np.maximum(error, np.finfo(dtype).eps), 1])
     *moving, best, best_error = state._replace(noise_var=noise_var, rate=rate)
-    return State(*jax.device_put(moving), best, best_error), problem
+    return State(*[*jax.device_put(moving), best, best_error]), problem
 
 
 def _entry_sizes(
