@@ -104,7 +104,7 @@ def test_trouble_is_counted_by_reason(report):
 
 def test_versions_are_told_but_not_whose_machine_it_was(report):
     page = report()
-    for name in ("bayeslista", "jax", "numpy", "scipy", "scikit-learn", "optax"):
+    for name in ("bayeslista", "jax", "numpy", "scipy", "scikit-learn"):
         assert [name, importlib.metadata.version(name)] in page.rows
     assert ["Python", platform.python_version()] in page.rows
     assert ["platform", f"{platform.system()} {platform.machine()}"] in page.rows

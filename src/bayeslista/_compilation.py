@@ -14,6 +14,7 @@ _Result = TypeVar("_Result")
 # Fewer passes over the code that is made, and the older generator of loops.
 _FEWER_PASSES: dict[str, bool | int] = {"xla_backend_optimization_level": 1}
 _OLDER_LOOPS: dict[str, bool | int] = {"xla_cpu_use_fusion_emitters": False}
+_ERRORS = jax.errors.JaxRuntimeError, ValueError  # of an option that this version does not know
 
 
 def quickly_compiled(
@@ -47,34 +48,49 @@ def quickly_compiled(
     """
     function = inspect.unwrap(function)  # of one that is such already
 
-    @cache
-    def compiled() -> Any:
-        options = _known_options(older_loops)
-        return jax.jit(function, compiler_options=options, **jit_options)
+    tried: dict[bool, Any] = {}  # with the options that XLA knows as a rule, or with those that it turned out to know
+
+    def compiled(surely: bool) -> Any:
+        if surely not in tried:
+            options = _known_options(older_loops) if surely else _likely_options(older_loops)
+            tried[surely] = jax.jit(function, compiler_options=options, **jit_options)
+        return tried[surely]
 
     @wraps(function)
     def call(*arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
             return function(*arguments, **named)
-        result: _Result = compiled()(*arguments, **named)
+        try:
+            result: _Result = compiled(True in tried)(*arguments, **named)
+        except _ERRORS:
+            # To ask what is known takes longer than many a function takes to be read from the cache.
+            if True in tried or _known_options(older_loops) == _likely_options(older_loops):
+                raise
+            result = compiled(True)(*arguments, **named)
         return result
 
-    vars(call)["_cache_size"] = lambda: compiled()._cache_size()  # as `jax.jit` has it
+    vars(call)["_cache_size"] = lambda: compiled(True in tried)._cache_size()  # as `jax.jit` has it
     return call
+
+
+def _likely_options(older_loops: bool) -> dict[str, bool | int]:
+    """The options that nobody has set, for this kind of device."""
+    if jax.default_backend() != "cpu":
+        return {}
+    told = os.environ.get("XLA_FLAGS", "")
+    options = _FEWER_PASSES | (_OLDER_LOOPS if older_loops else {})
+    return {name: value for name, value in options.items() if name not in told}
 
 
 @cache
 def _known_options(older_loops: bool) -> dict[str, bool | int]:
-    options = _FEWER_PASSES | (_OLDER_LOOPS if older_loops else {})
-    if jax.default_backend() != "cpu":
-        return {}
-    told = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in options.items() if name not in told and _is_known(name, value)}
+    """Those of them that this version of XLA knows."""
+    return {name: value for name, value in _likely_options(older_loops).items() if _is_known(name, value)}
 
 
 def _is_known(name: str, value: bool | int) -> bool:
     try:
         jax.jit(lambda x: x + 1, compiler_options={name: value})(0.0)
-    except (jax.errors.JaxRuntimeError, ValueError):  # this version does not know it
+    except _ERRORS:
         return False
     return True

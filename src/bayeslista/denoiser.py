@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, DTypeLike
+from scipy.special import expit
 
 
 class SlabPrior(NamedTuple):
@@ -80,7 +81,6 @@ def slab_prior(
     return SlabPrior(log_odds, log_weight, columns(slab_mean), columns(slab_var))
 
 
-@jax.jit
 def prior_moments(prior: SlabPrior) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
     """Mean and variance of every coefficient, spike included.
 
@@ -92,7 +92,7 @@ def prior_moments(prior: SlabPrior) -> tuple[Float[Array, " D"], Float[Array, " 
     Returns
     -------
     mean, var : array of shape (D,)
-        The moments.
+        The moments, by NumPy if the prior is NumPy's: nothing to compile.
 
     Examples
     --------
@@ -101,10 +101,21 @@ def prior_moments(prior: SlabPrior) -> tuple[Float[Array, " D"], Float[Array, " 
     >>> round(float(mean[0]), 4), round(float(var[0]), 4)
     (1.0, 1.5)
     """
-    weight = jnp.exp(prior.log_weight)[:, None]
-    slab_mean = jnp.sum(weight * prior.mean, axis=0)
-    slab_var = jnp.sum(weight * (prior.var + (prior.mean - slab_mean) ** 2), axis=0)
-    return with_spike(jax.nn.sigmoid(prior.log_odds), slab_mean, slab_var)
+    if not isinstance(prior.mean, np.ndarray):
+        return _compiled_moments(prior)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _moments(prior, np.exp(prior.log_weight), expit(prior.log_odds))
+
+
+def _moments(prior: SlabPrior, weight: Array, prob_active: Array) -> tuple[Array, Array]:
+    slab_mean = (weight[:, None] * prior.mean).sum(axis=0)
+    slab_var = (weight[:, None] * (prior.var + (prior.mean - slab_mean) ** 2)).sum(axis=0)
+    return with_spike(prob_active, slab_mean, slab_var)
+
+
+@jax.jit
+def _compiled_moments(prior: SlabPrior) -> tuple[Array, Array]:
+    return _moments(prior, jnp.exp(prior.log_weight), jax.nn.sigmoid(prior.log_odds))
 
 
 @jax.jit

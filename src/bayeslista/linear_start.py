@@ -166,8 +166,8 @@ def pace_and_shrinkage(
             W, Y, B = (np.asarray(part, np.float64) for part in (trial.encoder, *(pair[:most] for pair in trial[1:])))
             code = np.zeros_like(B)
             for _ in range(n_layers):
-                code = code + (Y - code @ X.T) @ (pace * W.T)
-                code = np.sign(code) * np.maximum(np.abs(code) - shrinkage, 0)
+                code += (Y - code @ X.T) @ (pace * W.T)
+                code -= np.clip(code, -shrinkage, shrinkage)
             total += float(np.sum((code - B) ** 2))
         return float(np.nan_to_num(total, nan=np.inf))
 

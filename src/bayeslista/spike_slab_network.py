@@ -198,8 +198,7 @@ def doubt(problem: Problem, state: NetworkState) -> Float[Array, " n"]:
     [1.0]
     """
     prior_var = prior_moments(problem.prior)[1]
-    # NumPy's arrays stay such: nothing to compile.
-    return state.var.sum(axis=1) / (np.asarray(prior_var) if isinstance(state.var, np.ndarray) else prior_var).sum()
+    return state.var.sum(axis=1) / prior_var.sum()
 
 
 def run_layers(problem: Problem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
@@ -470,6 +469,7 @@ def _unless_diverged(problem: Problem, observations: Array, state: NetworkState,
     usable = (
         mean_residual(problem, observations, state) <= mean_residual(problem, observations, begin) + problem.noise_var
     )
-    for part in state:
-        usable = usable & jnp.isfinite(part).all(axis=1, keepdims=True)
-    return NetworkState(*(jnp.where(usable, new, old) for new, old in zip(state, begin, strict=True)))
+    nothing = sum(0 * part for part in state)  # unless some part is not finite
+    usable = usable & (jnp.sum(nothing, axis=1, keepdims=True) == 0)
+    chosen = jnp.broadcast_to(usable, state.mean.shape)
+    return NetworkState(*(jax.lax.select(chosen, new, old) for new, old in zip(state, begin, strict=True)))

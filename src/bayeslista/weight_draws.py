@@ -59,7 +59,12 @@ def drawn_variance(
     codes = np.zeros((len(Y), len(W)))
     for threshold in shrinkage:
         misfit = Y - codes @ X.T
-        var = np.outer(misfit**2 @ q, p) + np.outer(codes**2 @ t, r)
-        entering = codes + misfit @ W.T + codes @ R.T + np.sqrt(var) * random.standard_normal(var.shape)
+        var = np.outer(misfit**2 @ q, p)
+        var += np.outer(codes**2 @ t, r)
+        drawn = np.sqrt(var, out=var)
+        drawn *= random.standard_normal(var.shape)
+        entering = codes + misfit @ W.T
+        entering += codes @ R.T
+        entering += drawn
         codes = entering - np.clip(entering, -threshold, threshold)
     return codes.reshape(-1, n_draws, len(W)).var(axis=1, ddof=1)

@@ -234,21 +234,24 @@ class SpikeSlabLearner:
         return len(self.scalars.propagation_layers.offset)
 
     def _model(self, sums: Statistics) -> Learned:
+        assumed, (design_matrix, noise_var, spread) = self.assumed, self._matrix(sums)
+        slab = drawn = fit_slab(sums.histogram)
+        if assumed.slab_var is not None:
+            slab = drawn = _single(assumed.slab_var)
+        elif sums.n_active.sum() >= _ENOUGH_TO_DRAW_FROM:
+            drawn = observed_slab(sums.histogram)
+        prob_active = mean_prob_active(sums) if assumed.prob_active is None else assumed.prob_active
+        return Learned(design_matrix, spread, noise_var, prob_active, slab, drawn)
+
+    def _matrix(self, sums: Statistics) -> tuple[Numbers, float, Numbers | None]:
+        """The design matrix, the noise, and the spread of a matrix that is learned: all that a linear layer needs."""
         assumed, spread = self.assumed, None
         if assumed.design_matrix is None:
             design_matrix, spread, noise_var = matrix_posterior(sums)
         else:
             design_matrix = np.asarray(assumed.design_matrix, np.float64)
             noise_var = noise_given_matrix(sums, design_matrix)
-        slab = drawn = fit_slab(sums.histogram)
-        if assumed.slab_var is not None:
-            slab = drawn = _single(assumed.slab_var)
-        elif sums.n_active.sum() >= _ENOUGH_TO_DRAW_FROM:
-            drawn = observed_slab(sums.histogram)
-        if assumed.noise_var is not None:
-            noise_var = assumed.noise_var
-        prob_active = mean_prob_active(sums) if assumed.prob_active is None else assumed.prob_active
-        return Learned(design_matrix, spread, noise_var, prob_active, slab, drawn)
+        return design_matrix, noise_var if assumed.noise_var is None else assumed.noise_var, spread
 
     def _assume(self, design_matrix: Numbers, prob_active: float, noise_var: float, slab: SlabMixture) -> None:
         self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, slab, slab)
@@ -373,17 +376,16 @@ class SpikeSlabLearner:
         others = [
             add_statistics(*(fold for j, fold in enumerate(self.folds) if j != i)) for i in range(len(self.folds))
         ]
-        models = [self._model(sums) for sums in others]
-        parts = [model.design_matrix for model in models], [model.noise_var for model in models]
-        amount, least, gain = choose_shrinkage(self.folds, *parts, [model.spread for model in models])
+        models = [self._matrix(sums) for sums in others]
+        amount, least, gain = choose_shrinkage(self.folds, *map(list, zip(*models, strict=True)))
         if gain < _LEAST_GAIN or amount > _MOST_SHRINKAGE:
             return None
         Y, B = self.kept
         fold = np.arange(len(B)) % _FOLDS
         told: list[tuple[Numbers, ...]] = []
         errors = []
-        for i, (sums, model) in enumerate(zip(others, models, strict=True)):
-            layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.spread, self.dtype)
+        for i, (sums, (matrix, noise_var, spread)) in enumerate(zip(others, models, strict=True)):
+            layer = fit_gaussian_base(sums, matrix, noise_var, amount, least, spread, self.dtype)
             rows = fold == i
             belief = structured_belief(Base(layer, Head()), Y[rows].astype(self.dtype))
             errors.append((rows, squared_errors(belief, B[rows])))

@@ -242,7 +242,7 @@ class VariationalLearner:
     def _calibrated(self, function: Callable[..., tuple[Numbers, ...]], Y: Numbers, *more: Any) -> tuple[Numbers, ...]:
         matrices = layer_matrices(self.parameters.short_belief(), self.scaled_matrix, variance_dtype=QUICK_VARIANCES)
         # Handed over once, not with every block.
-        told = jax.tree.map(jnp.asarray, (matrices, self.shrinkage))
+        told = jax.device_put((matrices, self.shrinkage))
         return in_blocks(
             lambda rows: function(told[0], rows, told[1], self.calibration, self.gain, *more), Y, self._block(Y)
         )

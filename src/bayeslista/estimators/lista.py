@@ -329,7 +329,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         infos = [Info(*row) for row in memory.rows]
         n_batches = -(-len(training.codes) // min(self.batch_size, len(training.codes)))
         self._report(infos, float(state.best_error), code_scale, n_held_out, n_batches)
-        return gradient_descent.unanchored(state.best, anchor), start.step_inverse
+        return _on_host(state.best, anchor), start.step_inverse
 
     def _is_stale(self, state: State) -> bool:
         """Whether the last passes have not lowered the error any more."""
@@ -390,4 +390,9 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
 
 
 def _so_far(learned: Callable[[Weights], dict[str, np.ndarray]], best: Weights, anchor: Any) -> dict[str, np.ndarray]:
-    return learned(gradient_descent.unanchored(best, anchor))
+    return learned(_on_host(best, anchor))
+
+
+def _on_host(best: Weights, anchor: Any) -> Weights:
+    """What `predict` takes, by NumPy: there is nothing to compile for it."""
+    return gradient_descent.unanchored(Weights(*map(np.asarray, best)), anchor)

@@ -21,7 +21,7 @@ STILL_PICTURES = (
 )
 """What to say where plotly is missing."""
 
-_PACKAGES = ("bayeslista", "jax", "numpy", "scipy", "scikit-learn", "optax")
+_PACKAGES = ("bayeslista", "jax", "numpy", "scipy", "scikit-learn")
 _SIZES = {
     "n_train": "training pairs",
     "n_test": "test pairs",

@@ -6,8 +6,8 @@ to a design matrix ``X``, ``S = A − W X``, so that a step in ``W`` keeps the r
 ``A``, which starts at the identity, can leave it.
 
 `init` starts from given weights, `step` makes one pass over the pairs in mini-batches and keeps the weights
-that did best on the monitored pairs. Both are pure functions of JAX arrays; one compiled `step` serves all
-passes.
+that did best on the monitored pairs. Both are pure functions; one compiled `step` serves all passes, and `init` needs
+nothing compiled but `predict`.
 """
 
 from functools import partial
@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int
 
+from bayeslista._blocks import in_blocks
 from bayeslista._compilation import quickly_compiled
+from bayeslista.inference.adam import Moments, direction, no_moments, squared_norm
 from bayeslista.proximal import soft_threshold
 
 _Numbers = Array | np.ndarray
@@ -136,8 +137,8 @@ class State(NamedTuple):
     ----------
     weights : Weights
         Where the descent is.
-    moments : optax.OptState
-        The running moments of the optimizer.
+    moments : Moments or None
+        The running moments of Adam.
     best : Weights
         The weights with the least error on the monitored pairs so far, those of the start included.
     best_error : float
@@ -156,7 +157,7 @@ class State(NamedTuple):
     """
 
     weights: Weights
-    moments: optax.OptState
+    moments: Moments | None
     best: Weights
     best_error: Float[Array, ""]
     n_stale: Int[Array, ""]
@@ -278,7 +279,6 @@ def make_batches(order: Int[np.ndarray, " n"], batch_size: int) -> Batches:
     return Batches(padded, (np.arange(padded.size) < len(order)).astype(float).reshape(padded.shape))
 
 
-@partial(quickly_compiled, static_argnames="optimizer")
 def init(
     start: Weights,
     monitored: Pairs,
@@ -313,8 +313,13 @@ def init(
     >>> float(state.best_error)
     1.0
     """
-    error, _ = _errors(unanchored(start, anchor), monitored)
-    return State(start, _rule(optimizer).init(start), start, error, jnp.zeros((), int))
+    weights = unanchored(start, anchor)
+    codes = in_blocks(lambda rows: predict(weights, rows), np.asarray(monitored.observations))
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.nan_to_num(np.mean((codes - monitored.codes) ** 2, dtype=codes.dtype), nan=np.inf, posinf=np.inf)
+    moments = no_moments(start) if optimizer == "adam" else None
+    begun: State = jax.device_put(State(start, moments, start, error, np.zeros((), int)))  # type: ignore[arg-type]
+    return begun
 
 
 @partial(quickly_compiled, static_argnames="optimizer")
@@ -374,40 +379,33 @@ def step(
     >>> float(info.error) < 1.0, int(info.n_skipped)
     (True, 0)
     """
-    rule = _rule(optimizer)
 
-    def descend(carry: tuple[Weights, optax.OptState], batch: Batches) -> tuple[tuple, tuple]:
+    def descend(carry: tuple[Weights, Moments | None], batch: Batches) -> tuple[tuple, tuple]:
         weights, moments = carry
         pairs = Pairs(training.observations[batch.rows], training.codes[batch.rows])
         loss, gradient = jax.value_and_grad(_loss)(weights, pairs, batch.present, anchor)
-        usable = jnp.isfinite(optax.tree.norm(gradient, squared=True))
-        direction, new_moments = rule.update(gradient, moments)
-        moved = Weights(
-            *(weight - rate * change for weight, rate, change in zip(weights, rates, direction, strict=True))
-        )
+        usable = jnp.isfinite(squared_norm(gradient))
+        towards, new_moments = (gradient, None) if moments is None else direction(gradient, moments)
+        moved = Weights(*(weight - rate * change for weight, rate, change in zip(weights, rates, towards, strict=True)))
         moved = moved._replace(shrinkage=jnp.maximum(moved.shrinkage, 0.0))
-        kept = jax.tree.map(partial(jnp.where, usable), (moved, new_moments), (weights, moments))
+        kept = jax.tree.map(partial(jax.lax.select, usable), (moved, new_moments), (weights, moments))
         return kept, (jnp.where(usable, loss, 0.0), usable, batch.present.sum())
 
     (weights, moments), (losses, usable, sizes) = jax.lax.scan(descend, (state.weights, state.moments), batches)
     counted = sizes * usable
     loss = jnp.sum(losses * counted) / jnp.maximum(counted.sum(), 1)
     error, nmse = _errors(unanchored(weights, anchor), monitored)
-    weights = jax.tree.map(partial(jnp.where, jnp.isfinite(error)), weights, state.best)
+    weights = jax.tree.map(partial(jax.lax.select, jnp.isfinite(error)), weights, state.best)
     better = error < state.best_error
     clearly_better = error < state.best_error * (1 - tolerance)
     following = State(
         weights,
         moments,
-        jax.tree.map(partial(jnp.where, better), weights, state.best),
+        jax.tree.map(partial(jax.lax.select, better), weights, state.best),
         jnp.where(better, error, state.best_error),
         jnp.where(clearly_better, 0, state.n_stale + 1),
     )
     return following, Info(loss, error, nmse, jnp.sum(~usable))
-
-
-def _rule(optimizer: str) -> optax.GradientTransformation:
-    return optax.scale_by_adam() if optimizer == "adam" else optax.identity()
 
 
 def _loss(

@@ -216,11 +216,9 @@ def judge(state: State, problem: Problem) -> tuple[State, Judgement]:
         state = state._replace(best=jax.tree.map(np.array, state.parameters), best_error=error)
     exploded = bool((error >= _EXPLOSION * best_error > 0) | ~np.isfinite(error))
     if exploded:
-        state = state._replace(
-            parameters=jax.tree.map(jnp.array, state.best),
-            first=jax.tree.map(lambda part: jnp.array(np.zeros(part.shape, part.dtype)), state.first),
-            second=jax.tree.map(lambda part: jnp.array(np.zeros(part.shape, part.dtype)), state.second),
-            n_steps=jnp.array(np.zeros_like(state.n_steps)),
-            rate=jnp.array(np.asarray(state.rate) * np.asarray(0.5, codes.dtype)),
-        )
+        nothing = [jax.tree.map(lambda part: np.zeros(part.shape, part.dtype), each) for each in state[1:4]]
+        rate = np.asarray(state.rate) * np.asarray(0.5, codes.dtype)
+        # The next pass works in the memory of these.
+        parameters, first, second, n_steps, rate = jax.device_put((jax.tree.map(np.array, state.best), *nothing, rate))
+        state = state._replace(parameters=parameters, first=first, second=second, n_steps=n_steps, rate=rate)
     return state, Judgement(float(error), nmse, exploded)

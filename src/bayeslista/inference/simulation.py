@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int
 from scipy.optimize import minimize
 
 from bayeslista._compilation import quickly_compiled
 from bayeslista.denoiser import Denoised, blend
+from bayeslista.inference.adam import Moments, direction, no_moments, squared_norm
 from bayeslista.message_passing import NetworkState, Problem
 from bayeslista.spike_slab_network import HeadScalars, NetworkScalars, Opinion, answer, run_layers
 
@@ -370,26 +370,29 @@ def train_scalars(
     >>> info.objective.shape, int(info.skipped)
     ((3,), 0)
     """
-    rule = optax.chain(optax.clip_by_global_norm(_LARGEST_GRADIENT), optax.scale_by_adam())
 
     def shifted(by: NetworkScalars) -> NetworkScalars:
         return jax.tree.map(jnp.add, scalars, by._replace(further_layers=by.propagation_layers))
 
     def descend(
-        carry: tuple[NetworkScalars, optax.OptState], batch: tuple[Array, Array, Array]
-    ) -> tuple[tuple[NetworkScalars, optax.OptState], tuple[Array, Array]]:
+        carry: tuple[NetworkScalars, Moments], batch: tuple[Array, Array, Array]
+    ) -> tuple[tuple[NetworkScalars, Moments], tuple[Array, Array]]:
         before, moments = carry
         Y, B, rate = batch
         value, gradient = jax.value_and_grad(lambda by: objective(shifted(by), problem, Y, B))(before)
-        usable = jnp.isfinite(optax.tree.norm(gradient, squared=True)) & jnp.isfinite(value)
-        direction, after_moments = rule.update(gradient, moments)
-        after = jax.tree.map(lambda old, change: old - rate * change, before, direction)
+        square = squared_norm(gradient)
+        usable = jnp.isfinite(square) & jnp.isfinite(value)
+        norm = jnp.sqrt(square)
+        small = norm < _LARGEST_GRADIENT
+        bounded = jax.tree.map(lambda g: jax.lax.select(small, g, g / norm * _LARGEST_GRADIENT), gradient)
+        towards, after_moments = direction(bounded, moments)
+        after = jax.tree.map(lambda old, change: old - rate * change, before, towards)
         kept = jax.tree.map(partial(jnp.where, usable), (after, after_moments), carry)
         return kept, (jnp.where(usable, value, 0.0), usable)
 
     vector, propagation = (jax.tree.map(lambda part: jnp.zeros((), part.dtype), kind) for kind in scalars[:2])
     begin = NetworkScalars(vector, propagation, propagation, jax.tree.map(jnp.zeros_like, scalars.head))
-    (by, _), (values, usable) = jax.lax.scan(descend, (begin, rule.init(begin)), (observations, codes, rates))
+    (by, _), (values, usable) = jax.lax.scan(descend, (begin, no_moments(begin)), (observations, codes, rates))
     return shifted(by), Info(values, jnp.sum(~usable))
 
 

@@ -14,6 +14,8 @@ The ascent is Adam's with an epsilon relative to the matrix it scales, rates tha
 the first pass and a cosine decay.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -110,27 +112,22 @@ def init(
         *4 * [_LOG_VAR_RATE],
         _LOG_SHRINKAGE_RATE * learn_shrinkage,
     )
+    prior = encoder, (_PRIOR_SPREAD[0] / n_layers * rows) ** 2, columns**2
+
+    def copied(parts: Sequence[Any]) -> list[Any]:
+        return [np.array(part, dtype) for part in parts]
+
     # A pass works in the memory of the state, no part of which may be another.
-    first, second = (
-        AscentParameters(*(jnp.array(np.zeros(np.shape(value), dtype)) for value in values)) for _ in range(2)
-    )
-    parameters = AscentParameters(*(jnp.array(np.asarray(value, dtype)) for value in values))
-    best = jax.tree.map(np.array, parameters)
-    problem = Problem(
-        jnp.asarray(design_matrix),
-        RowColumn(
-            *(jnp.asarray(part, dtype) for part in (encoder, (_PRIOR_SPREAD[0] / n_layers * rows) ** 2, columns**2))
-        ),
-        jnp.asarray((_PRIOR_SPREAD[1] / n_layers) ** 2 / d, dtype),
-        AscentParameters(*(jnp.asarray(rate, dtype) for rate in rates)),
-        *(jnp.asarray(part) for part in (*training, *held_out)),
-    )
-    nothing, one, other = (jnp.array(np.asarray(value, dtype)) for value in (0, 1, 1))
-    state = State(parameters, first, second, nothing, one, other, best, np.inf)
-    state, judgement = judge(state, problem)
+    parameters, best = (AscentParameters(*copied(values)) for _ in range(2))
+    first, second = (jax.tree.map(np.zeros_like, parameters) for _ in range(2))
+    given: list[Any] = [design_matrix, RowColumn(*copied(prior)), *copied([(_PRIOR_SPREAD[1] / n_layers) ** 2 / d])]
+    problem = Problem(*jax.device_put([*given, AscentParameters(*copied(rates)), *training, *held_out]))
+    begin: list[Any] = [parameters, first, second, *copied([0, 1, 1]), best, np.inf]
+    state, judgement = judge(State(*begin), problem)
     error = np.nan_to_num(judgement.error, nan=1.0, posinf=1.0)
-    noise_var = jnp.array(np.maximum(error, np.finfo(dtype).eps), dtype)
-    return state._replace(noise_var=noise_var, rate=jnp.array(1, dtype)), problem
+    noise_var, rate = copied([np.maximum(error, np.finfo(dtype).eps), 1])
+    *moving, best, best_error = state._replace(noise_var=noise_var, rate=rate)
+    return State(*[*jax.device_put(moving), best, best_error]), problem
 
 
 def _entry_sizes(
@@ -251,7 +248,7 @@ def step(
             noise_var=jnp.maximum(noise_var, smallest),
         )
         used = usable & jnp.any(included > 0)
-        after = jax.tree.map(lambda new, old: jnp.where(used, new, old), after, state)
+        after = jax.tree.map(partial(jax.lax.select, used), after, state)
         ratios, informative = relative_errors(predicted, problem.codes[rows])
         told = error, included @ ratios, included @ informative.astype(ratios.dtype)
         return after, (*(jnp.where(usable, value, 0) for value in told), ~usable)
