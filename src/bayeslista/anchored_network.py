@@ -282,9 +282,15 @@ def _first(matrices: LayerMatrices, observations: Array) -> tuple[Array, Array, 
 def _next(matrices: LayerMatrices, drive: Array, seen: Array, mean: Array, var: Array) -> tuple[Gaussian, Array]:
     """What enters the next threshold, with the misfit that is left."""
     small = reduced(mean, var.dtype)
-    misfit = seen - small @ matrices.design.T
+    if small.dtype == matrices.recurrent.dtype:
+        # One product of both takes less than two: this does not depend on the layer, and is made before the first.
+        both = mean @ jnp.concatenate([matrices.recurrent, matrices.design]).T
+        recurrent, observed = both[:, : len(matrices.recurrent)], both[:, len(matrices.recurrent) :]
+    else:
+        recurrent, observed = mean @ matrices.recurrent.T, small @ matrices.design.T
+    misfit = seen - observed
     powers = _Powers(var, small * small, misfit * misfit)
-    return _held(drive + mean @ matrices.recurrent.T, matrices.spread.variance(powers)), misfit
+    return _held(drive + recurrent, matrices.spread.variance(powers)), misfit
 
 
 def reduced(values: Float[Array, "..."], dtype: np.dtype) -> Float[Array, "..."]:

@@ -16,7 +16,6 @@ derivation, and what was measured, is in ``docs/predictive.md``.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -213,7 +212,9 @@ def quick_spike_slab(
     # Squares in units of the scale, which have room for any that is not beyond all doubt.
     relative = jnp.minimum(jnp.abs(c_mean) / jnp.sqrt(given.scale), largest**0.25).astype(dtype)
     slope = jnp.where(c_mean > 0, given.slope_positive, given.slope_negative).astype(dtype)
-    head = jax.nn.sigmoid(given.intercept + slope * jnp.log1p(relative * relative / ratio)).astype(dtype)
+    # log(1 + u) and 1/(1 + exp(−x)) as they stand: better forms would gain a last place of what is added to.
+    odds = given.intercept + slope * jnp.log(1 + relative * relative / ratio)
+    head = (1 / (1 + jnp.exp(-odds))).astype(dtype)
     size = jnp.abs(mean)
     raised = jnp.maximum(head, (size / (size + given.slab_excess)).astype(dtype))
     prob_active = jnp.clip(raised, given.lapse, 1 - given.lapse).astype(mean.dtype)

@@ -21,6 +21,7 @@ In single precision, and without derivatives, less will do: :math:`E[(z - t)_+]`
 powers of polynomials, which are positive however far out t is, and take neither an exponential nor a division.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -122,7 +123,7 @@ _ROOTS = (
         -5.305401656946689e-06,
     ),
 )
-_ROOT_POLYNOMIALS = tuple(tuple(cheb2poly(terms)) for terms in _ROOTS)
+_ROOT_POLYNOMIALS: list[list[float]] = [cheb2poly(terms).tolist() for terms in _ROOTS]
 
 
 class Slopes(NamedTuple):
@@ -302,7 +303,7 @@ def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
     )
 
 
-def _evaluated(polynomial: tuple[float, ...], x: Array) -> Array:
+def _evaluated(polynomial: Sequence[float], x: Array) -> Array:
     """By Estrin's scheme, whose chain of dependent operations is short."""
     terms: list[Array] = [jnp.asarray(term, x.dtype) for term in polynomial]
     while len(terms) > 1:

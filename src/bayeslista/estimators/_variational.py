@@ -1,6 +1,6 @@
 """Variational inference on the anchored network, from the linear minimum mean square error estimator."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -129,6 +129,7 @@ class VariationalLearner:
     noise_var: float = field(init=False)
     # How many times the variance of the network's output is that of moments, for every coefficient.
     spread: Numbers = field(init=False, default=1.0)
+    _made: tuple[Any, Any] | None = field(init=False, default=None, repr=False, compare=False)
 
     @classmethod
     def start(
@@ -230,22 +231,35 @@ class VariationalLearner:
     def output(self, Y: Numbers, include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
         if include_noise:
-            return Output(*self._calibrated(_calibrated_slab, Y))
+            matrices, shrinkage, calibration, gain, _ = self._handed_over()
+            return Output(
+                *in_blocks(
+                    lambda rows: _calibrated_slab(matrices, rows, shrinkage, calibration, gain), Y, self._block(Y)
+                )
+            )
         matrices, shrinkage = layer_matrices(self.parameters.short_belief(), self.scaled_matrix), self.shrinkage
         told = shrinkage, np.asarray(self.spread, shrinkage.dtype)
         return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, *told), Y, self._block(Y)))
 
     def moments(self, Y: Numbers) -> tuple[Numbers, ...]:
         """Mean and standard deviation of the calibrated spike and slab, all in the units of the data."""
-        return self._calibrated(_calibrated_moments, Y, self.units)
+        matrices, *told = self._handed_over()
+        return in_blocks(lambda rows: _calibrated_moments(matrices, rows, *told), Y, self._block(Y))
 
-    def _calibrated(self, function: Callable[..., tuple[Numbers, ...]], Y: Numbers, *more: Any) -> tuple[Numbers, ...]:
-        matrices = layer_matrices(self.parameters.short_belief(), self.scaled_matrix, variance_dtype=QUICK_VARIANCES)
-        # Handed over once, not with every block.
-        told = jax.device_put((matrices, self.shrinkage))
-        return in_blocks(
-            lambda rows: function(told[0], rows, told[1], self.calibration, self.gain, *more), Y, self._block(Y)
-        )
+    def _handed_over(self) -> tuple[Any, ...]:
+        """What predictions need, as JAX has it: matrices, thresholds, calibration, gain and units.
+
+        It is made once, not for every block or call, and forgotten with what it is made of.
+        """
+        source = self.parameters, self.scaled_matrix, self.calibration, self.gain
+        if self._made is None or any(old is not new for old, new in zip(self._made[0], source, strict=True)):
+            matrices = layer_matrices(self.parameters.short_belief(), self.scaled_matrix, QUICK_VARIANCES)
+            told = matrices, self.shrinkage, self.calibration, self.gain, self.units
+            self._made = source, jax.tree.map(jnp.asarray, told)
+        return self._made[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_made": None}
 
     def _block(self, Y: Numbers) -> int:
         return judging.block_size(self.scaled_matrix, len(Y))
