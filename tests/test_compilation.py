@@ -44,3 +44,11 @@ def test_one_compilation_serves_equal_shapes_and_it_can_be_part_of_another():
     assert double._cache_size() == 1
     assert float(jax.grad(lambda x: double(x) ** 2)(1.0)) == 8
     assert float(jax.jit(lambda x: double(x) + 1)(1.0)) == 3
+
+
+def test_what_a_function_itself_refuses_is_told_as_it_is():
+    def refuse(x):
+        raise ValueError("not such a number")
+
+    with pytest.raises(ValueError, match="not such a number"):
+        quickly_compiled(refuse)(1.0)

@@ -4,6 +4,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,7 @@ def _calibrated_moments(
     return units.code * mean, units.code * std
 
 
-@dataclass
+@dataclass(eq=False)
 class VariationalLearner:
     """Variational inference on the anchored network from the linear minimum mean square error estimator."""
 
@@ -129,7 +130,6 @@ class VariationalLearner:
     noise_var: float = field(init=False)
     # How many times the variance of the network's output is that of moments, for every coefficient.
     spread: Numbers = field(init=False, default=1.0)
-    _made: tuple[Any, Any] | None = field(init=False, default=None, repr=False, compare=False)
 
     @classmethod
     def start(
@@ -249,17 +249,15 @@ class VariationalLearner:
     def _handed_over(self) -> tuple[Any, ...]:
         """What predictions need, as JAX has it: matrices, thresholds, calibration, gain and units.
 
-        It is made once, not for every block or call, and forgotten with what it is made of.
+        It is made once, not for every block or call, and again when something that it is made of has changed.
         """
         source = self.parameters, self.scaled_matrix, self.calibration, self.gain
-        if self._made is None or any(old is not new for old, new in zip(self._made[0], source, strict=True)):
+        known, made = _MADE.get(self, ((None,) * len(source), ()))
+        if any(old is not new for old, new in zip(known, source, strict=True)):
             matrices = layer_matrices(self.parameters.short_belief(), self.scaled_matrix, QUICK_VARIANCES)
-            told = matrices, self.shrinkage, self.calibration, self.gain, self.units
-            self._made = source, jax.tree.map(jnp.asarray, told)
-        return self._made[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_made": None}
+            made = jax.tree.map(jnp.asarray, (matrices, self.shrinkage, self.calibration, self.gain, self.units))
+            _MADE[self] = source, made
+        return made
 
     def _block(self, Y: Numbers) -> int:
         return judging.block_size(self.scaled_matrix, len(Y))
@@ -310,6 +308,10 @@ class VariationalLearner:
         }
         counts = {"clipped": int(info.clipped), "rejected": int(info.rejected)}
         return Pass(values, counts, {"rejected": len(B) * (encoder.size + residual.size)})
+
+
+# What learners have handed over to JAX, as long as they live: neither saved nor copied with them.
+_MADE: WeakKeyDictionary[VariationalLearner, tuple[tuple[Any, ...], tuple[Any, ...]]] = WeakKeyDictionary()
 
 
 class _Ascent:
