@@ -2,8 +2,9 @@
 
     python benchmarks/speed/growth.py results/bench_growth
 
-Times are those of a pass of the default inference and of a prediction, on one core, the best of three; an exponent is
-the slope of a line through logarithms. Memory is the peak above what the process held before the call, in a process
+Times are those of a pass of the default inference and of a prediction, on one core, the best of three rounds over all
+sizes of a sweep, lest a slow spell of the machine meet one of them alone; an exponent is the slope of a line through
+logarithms. Memory is the peak above what the process held before the call, in a process
 that has made the same call once, so that the compiler's own is not counted.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
@@ -57,9 +59,8 @@ print(fit, predict, sum(part.nbytes for part in out))
 """
 
 
-def timed_pass(n: int, d: int, k: int, layers: int) -> tuple[float, float]:
-    """Seconds of a pass and of a prediction."""
-    from _floor import best
+def calls(n: int, d: int, k: int, layers: int) -> list[Callable[[], object]]:
+    """A pass and a prediction."""
     from _problems import in_precision
 
     from bayeslista import BayesLISTA
@@ -81,7 +82,7 @@ def timed_pass(n: int, d: int, k: int, layers: int) -> tuple[float, float]:
     call = in_precision(Double, variational.step, state, problem, rows, np.ones(shape), rates)
     model = BayesLISTA(layers, design_matrix=data.design_matrix, max_iter=1, random_state=0)
     model.fit(data.Y_train[:64], data.B_train[:64])
-    return best(call, seconds=0.5), best(lambda: model.predict(data.Y_test, return_std=True), seconds=0.5)
+    return [call, lambda: model.predict(data.Y_test, return_std=True)]
 
 
 def memory(n: int, d: int, k: int, layers: int, signals: int = 0) -> list[int]:
@@ -94,15 +95,16 @@ def memory(n: int, d: int, k: int, layers: int, signals: int = 0) -> list[int]:
 def main() -> None:
     import warnings
 
+    from _floor import best
+
     warnings.simplefilter("ignore")
     out = Path(sys.argv[1])
     found = {"sweeps": {}, "memory": []}
     for name, values in SWEEPS.items():
-        rows = []
-        for value in values:
-            n, d, k, layers = (value if key == name else BASE[key] for key in "NDKL")
-            rows.append([value, *timed_pass(n, d, k, layers)])
-            print(name, rows[-1], flush=True)
+        made = [calls(*(value if key == name else BASE[key] for key in "NDKL")) for value in values]
+        rounds = [[[best(call, seconds=0.3) for call in each] for each in made] for _ in range(3)]
+        rows = [[value, *times] for value, times in zip(values, np.min(rounds, axis=0).tolist(), strict=True)]
+        print(name, rows, flush=True)
         x, pass_, prediction = np.log(np.array(rows, float)).T
         found["sweeps"][name] = {
             "rows": rows,
