@@ -5,6 +5,8 @@ From gradients :math:`g` come running means :math:`m \leftarrow 0.9 m + 0.1 g` a
 direction is :math:`m / (\sqrt{v} + 10^{-8})`.
 """
 
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import jax
@@ -105,5 +107,4 @@ def squared_norm(gradient: Any) -> Float[Array, ""]:
     >>> float(squared_norm((np.ones(2), np.full(1, 3.0))))
     11.0
     """
-    total: Array = sum(jnp.sum(part * part) for part in jax.tree.leaves(gradient))  # type: ignore[assignment]
-    return total
+    return reduce(add, (jnp.sum(part * part) for part in jax.tree.leaves(gradient)))

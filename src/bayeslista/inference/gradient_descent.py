@@ -318,7 +318,8 @@ def init(
     with np.errstate(over="ignore", invalid="ignore"):
         error = np.nan_to_num(np.mean((codes - monitored.codes) ** 2, dtype=codes.dtype), nan=np.inf, posinf=np.inf)
     moments = no_moments(start) if optimizer == "adam" else None
-    begun: State = jax.device_put(State(start, moments, start, error, np.zeros((), int)))  # type: ignore[arg-type]
+    parts: list[Any] = [start, moments, start, error, np.zeros((), int)]
+    begun: State = jax.device_put(State(*parts))
     return begun
 
 
