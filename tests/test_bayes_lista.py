@@ -1,6 +1,7 @@
 """BayesLISTA as an estimator: learning, its distributions, streams, scales and what it reports."""
 
 import copy
+import pickle
 import warnings
 
 import numpy as np
