@@ -14,6 +14,9 @@ linear model only a residual of five standard deviations could ask for, and ever
 four. Well-scaled problems hardly ever touch it; networks deeper or wider than their priors allow would diverge without
 it. What it bounds is counted as clipped, and an update that would make a variance non-positive or a number not finite
 is rejected for that weight and counted, too.
+
+From 256 coefficients on, layers multiply variances in single precision, whatever the weights are in: their matrices
+stay in the cache, and variances and their derivatives have seven digits.
 """
 
 from collections.abc import Callable
