@@ -4,6 +4,8 @@ With ``R_n(t) = E[(z − t)₊ⁿ] / φ(t)`` for standard normal ``z``, the rati
 ``ρ_n = n / (t + ρ_{n+1})``, so ρ₃ alone gives ρ₂ and ρ₁ without any subtraction.
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -43,18 +45,25 @@ _TAIL_CHEBYSHEV = (
     -1.610413839154821e-14,
 )
 _TAIL_POLYNOMIAL = {
-    np.dtype(np.float64): np.polynomial.chebyshev.cheb2poly(_TAIL_CHEBYSHEV),
-    np.dtype(np.float32): np.polynomial.chebyshev.cheb2poly(_TAIL_CHEBYSHEV[:16]),
+    np.dtype(np.float64): np.polynomial.chebyshev.cheb2poly(_TAIL_CHEBYSHEV).tolist(),
+    np.dtype(np.float32): np.polynomial.chebyshev.cheb2poly(_TAIL_CHEBYSHEV[:16]).tolist(),
 }
+
+
+def evaluated(polynomial: Sequence[float], x: Array) -> Array:
+    """The value at x, constant term first, by Estrin's scheme, whose chain of dependent operations is short."""
+    terms: list[Array] = [jnp.asarray(term, x.dtype) for term in polynomial]
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        last = terms[-1:] if len(terms) % 2 else []
+        terms, x = [low + high * x for low, high in pairs] + last, x * x
+    return terms[0]
 
 
 def tail_ratios(distance: Array) -> tuple[Array, Array, Array]:
     """ρ₁, ρ₂ and ρ₃ at ``distance`` ≥ 0, each to a few units in the last place."""
-    coefficients = _TAIL_POLYNOMIAL[np.dtype(distance.dtype)]
+    polynomial = _TAIL_POLYNOMIAL[np.dtype(distance.dtype)]
     position = (distance - _TAIL_CENTRE) / (distance + _TAIL_CENTRE)
-    value = jnp.full_like(distance, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        value = value * position + coefficient.astype(distance.dtype)
-    third = 3 * value / (distance + _TAIL_OFFSET)
+    third = 3 * evaluated(polynomial, position) / (distance + _TAIL_OFFSET)
     second = 2 / (distance + third)
     return 1 / (distance + second), second, third

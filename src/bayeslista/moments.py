@@ -94,7 +94,7 @@ class _Standardised(NamedTuple):
     """The Gaussian and its threshold in units of the standard deviation, reflected so that the mean is ≥ 0."""
 
     std: Array  # √v, exactly zero where v is
-    safe_std: Array  # √v, never zero
+    inverse_std: Array  # 1/√v, never infinite
     alpha: Array  # |m|/√v
     delta: Array  # λ/√v
     distance: Array  # ||m| − λ|/√v
@@ -135,6 +135,15 @@ def _promote(*arrays: Array) -> list[Array]:
     return jnp.broadcast_arrays(*(jnp.asarray(array, dtype) for array in arrays))
 
 
+def _one_minus_exp(x: Array) -> Array:
+    """1 − exp(−x) for x ≥ 0, to a few units in the last place: in loops of vectors, as `jnp.expm1` is not."""
+    small = jnp.minimum(x, 0.5)
+    series = jnp.ones_like(x)
+    for order in range(15, 1, -1):
+        series = 1 - small / order * series
+    return jnp.where(x < 0.5, small * series, 1 - jnp.exp(-x))
+
+
 def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
     limits = jnp.finfo(var.dtype)
     farthest = 0.25 * float(np.sqrt(limits.max))
@@ -142,19 +151,20 @@ def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
     std = jnp.where(certain, 0, jnp.sqrt(jnp.where(certain, 1, var)))
     safe_std = jnp.where(certain, float(limits.tiny) ** 0.25, std)
     nearest = jnp.where(certain, 1e6, 0)  # without variance either side of the threshold is out of reach
-    size = jnp.abs(mean)
-    alpha = jnp.minimum(size / safe_std, farthest)
-    delta = jnp.minimum(shrinkage / safe_std, farthest)
-    distance = jnp.clip(jnp.abs(size - shrinkage) / safe_std, nearest, farthest)
+    size, inverse = jnp.abs(mean), 1 / safe_std
+    alpha, delta = (jnp.minimum(length * inverse, farthest) for length in (size, shrinkage))
+    sides = jnp.array([-1.0, 1.0], var.dtype).reshape(2, *(1,) * var.ndim)  # both at once: half as many loops
+    distances = jnp.clip(jnp.abs(size + sides * shrinkage) * inverse, nearest, farthest)
+    distance, far_distance = distances
     beyond = (size > shrinkage) | ((size == shrinkage) & ~certain)
     above = jnp.where(beyond, distance, -distance)
-    far_distance = jnp.clip((size + shrinkage) / safe_std, nearest, farthest)
-    near, far = tail_ratios(distance), tail_ratios(far_distance)
+    ratios = tail_ratios(distances)
+    near, far = zip(*ratios, strict=True)
     density = _INVERSE_ROOT_TWO_PI * jnp.exp(-0.5 * distance * distance)
-    ratio_complement = -jnp.expm1(-2 * alpha * delta)
+    ratio_complement = _one_minus_exp(2 * alpha * delta)
     ratio = 1 - ratio_complement
-    near_mills = 1 / (distance + near[0])
-    far_mills = ratio / (far_distance + far[0])
+    near_mills, far_mills = 1 / (distances + ratios[0])
+    far_mills = ratio * far_mills
 
     # Narrow interval: ∫ φ over (α−δ, α+δ) = 2δ φ(α) Σ Heₙ(α) δⁿ/(n+1)!, even n; and φ(α) = φ(α−δ) e^{δ²/2 − αδ}.
     narrow = (delta * jnp.maximum(alpha, 1)) < 0.1
@@ -169,7 +179,7 @@ def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
     rise = 1 + 0.5 * d2 * (1 + 0.25 * d2 * (1 + d2 / 6 * (1 + d2 / 8 * (1 + d2 / 10))))
     inactive = jnp.where(narrow, 2 * series * rise * jnp.sqrt(ratio), near_mills - far_mills)
     return _Standardised(
-        std, safe_std, alpha, delta, distance, above, near, far_distance, far, density, ratio, ratio_complement,
+        std, inverse, alpha, delta, distance, above, near, far_distance, far, density, ratio, ratio_complement,
         near_mills, far_mills, narrow, inactive,
     )  # fmt: skip
 
@@ -221,11 +231,11 @@ def _gradients(mean: Array, shrinkage: Array, z: _Standardised) -> SoftThreshold
     # With neither mean nor variance, a threshold of zero leaves the sides undefined.
     nowhere = (z.std == 0) & (jnp.abs(mean) == shrinkage)
     return SoftThresholdGradients(
-        sign * difference / z.safe_std,
-        0.5 * z.density * z.spread / z.safe_std / z.safe_std,
-        -z.density * (1 + z.ratio) / z.safe_std,
+        sign * difference * z.inverse_std,
+        0.5 * z.density * z.spread * z.inverse_std * z.inverse_std,
+        -z.density * (1 + z.ratio) * z.inverse_std,
         jnp.where(linear, 1, prob_active),
-        0.5 * sign * difference / z.safe_std,
+        0.5 * sign * difference * z.inverse_std,
         jnp.where(nowhere, 0, -sign * (near_prob - far_prob)),
         2 * sign * z.std * excess * prob_inactive,
         jnp.where(linear, 1, prob_active - excess * difference),
@@ -257,7 +267,8 @@ def _shares(z: _Standardised) -> tuple[Array, Array]:
     """Shares of the near and of the far side in the active probability."""
     near = jnp.where(z.above >= 0, 1 - z.density * z.near_mills, z.near_mills)
     far = jnp.where(z.above >= 0, z.density * z.far_mills, z.far_mills)
-    return near / (near + far), far / (near + far)
+    inverse = 1 / (near + far)
+    return near * inverse, far * inverse
 
 
 def _slab(mean: Array, var: Array, shrinkage: Array, z: _Standardised) -> SlabMoments:
@@ -265,16 +276,16 @@ def _slab(mean: Array, var: Array, shrinkage: Array, z: _Standardised) -> SlabMo
     near_share, far_share = _shares(z)
     prob_active, prob_inactive = _probabilities(z)
     log_density = -0.5 * z.distance * z.distance - _HALF_LOG_TWO_PI
-    log_active = log_density + jnp.log(z.near_mills + z.far_mills)
-    log_inactive = log_density + jnp.log(z.inactive) + jnp.log(z.width)
+    log_smaller = log_density + jnp.log(jnp.where(z.mostly_active, z.inactive * z.width, z.near_mills + z.far_mills))
+    log_larger = jnp.log1p(-jnp.where(z.mostly_active, prob_inactive, prob_active))
     beyond = jnp.maximum(jnp.abs(mean) - shrinkage, 0)
     near_excess = beyond + z.std * jnp.where(z.above >= 0, near.hazard, near.mean)
     between = near.mean + far.mean
     slab_var = near_share * near.var + far_share * far.var + near_share * far_share * between * between
     linear = (shrinkage == 0) & (z.std > 0)
     return SlabMoments(
-        _finite(jnp.where(z.mostly_active, jnp.log1p(-prob_inactive), log_active)),
-        _finite(jnp.where(z.mostly_active, log_inactive, jnp.log1p(-prob_active))),
+        _finite(jnp.where(z.mostly_active, log_larger, log_smaller)),
+        _finite(jnp.where(z.mostly_active, log_smaller, log_larger)),
         jnp.where(linear, mean, jnp.sign(mean) * (near_share * near_excess - far_share * z.std * far.mean)),
         jnp.where(linear, var, z.std * z.std * slab_var),
     )
@@ -295,10 +306,10 @@ def _slab_gradients(mean: Array, shrinkage: Array, z: _Standardised) -> SlabGrad
     spreading = (near.var - far.var) + (far_share - near_share) * between * between
 
     # d log P = dP / P, with the density that both share cancelled where P may vanish.
-    active = jnp.where(z.mostly_active, prob_active, z.near_mills + z.far_mills)
-    active_density = jnp.where(z.mostly_active, z.density, 1)
-    inactive = jnp.where(z.mostly_active, z.inactive, prob_inactive)
-    inactive_density = jnp.where(z.mostly_active, 1, z.density)
+    per_active = jnp.where(z.mostly_active, z.density, 1)
+    per_active = per_active / jnp.where(z.mostly_active, prob_active, z.near_mills + z.far_mills)
+    per_inactive = jnp.where(z.mostly_active, 1, z.density)
+    per_inactive = per_inactive / jnp.where(z.mostly_active, z.inactive, prob_inactive)
     # As λ → 0 numerator and denominator vanish alike: both are taken per unit of δ there.
     per_width = jnp.where(z.narrow & (z.delta > 0), z.delta, 1)
     vanishing = z.narrow & (z.delta == 0)
@@ -314,12 +325,12 @@ def _slab_gradients(mean: Array, shrinkage: Array, z: _Standardised) -> SlabGrad
     var_by_var += far_share * (far.var + 0.5 * z.far_distance * far.skew)
     var_by_var += 0.5 * by_var * spreading + mixing * between * (near.growth + far.growth)
     gradients = SlabGradients(
-        _finite(sign * active_density * z.ratio_complement / active / z.safe_std),
-        _finite(0.5 * active_density * z.spread / active / z.safe_std / z.safe_std),
-        _finite(-sign * inactive_density * complement / inactive / z.safe_std),
-        _finite(-0.5 * inactive_density * spread / inactive / z.safe_std / z.safe_std),
+        _finite(sign * per_active * z.ratio_complement * z.inverse_std),
+        _finite(0.5 * per_active * z.spread * z.inverse_std * z.inverse_std),
+        _finite(-sign * per_inactive * complement * z.inverse_std),
+        _finite(-0.5 * per_inactive * spread * z.inverse_std * z.inverse_std),
         jnp.where(linear, 1, mean_by_mean),
-        jnp.where(linear, 0, _finite(0.5 * sign * mean_by_var / z.safe_std)),
+        jnp.where(linear, 0, _finite(0.5 * sign * mean_by_var * z.inverse_std)),
         jnp.where(linear, 0, sign * z.std * var_by_mean),
         jnp.where(linear, 1, var_by_var),
     )

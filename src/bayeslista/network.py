@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from bayeslista.moments import slab_moments_and_gradients, soft_threshold_moments_and_gradients
 from bayeslista.quick_moments import Gaussian, Slopes, back_through, quick_moments, quick_moments_and_slopes
@@ -36,7 +36,7 @@ EvidenceForm = Literal["spike_slab", "gaussian"]
 QUICK_VARIANCES = np.dtype(np.float32)  # where nobody needs more than seven digits of a variance
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
-_SHORT = 3  # layers that are compiled one by one, which spares a tenth of the time or more; a loop compiles sooner
+_FEW = 3  # layers that are compiled one by one, which spares a tenth of the time or more; a loop compiles sooner
 
 
 class Weights(NamedTuple):
@@ -92,6 +92,10 @@ def largest_moment(like: Array) -> float:
     return float(jnp.finfo(like.dtype).max) ** 0.25
 
 
+def _few(n_layers: int) -> bool:
+    return n_layers <= _FEW
+
+
 def _bounded(var: Array) -> Array:
     return jnp.minimum(var, largest_moment(var))
 
@@ -138,8 +142,8 @@ def _layers(
         return (Gaussian(mean, var), jnp.maximum(largest, var)), _Passed(output, slopes)
 
     first = Gaussian(drive_mean, _bounded(drive_var))
-    unroll = len(shrinkage) - 1 <= _SHORT
-    (last, largest), passed = jax.lax.scan(layer, (first, first.var), shrinkage[:-1], unroll=unroll)
+    few = _few(len(shrinkage) - 1)
+    (last, largest), passed = jax.lax.scan(layer, (first, first.var), shrinkage[:-1], unroll=few)
     return last, passed, largest
 
 
@@ -152,7 +156,7 @@ class GradientFactors(NamedTuple):
         That of the pair.
     by_drive : Gaussian of shape (D,)
         Derivatives in mean and variance of W y.
-    by_entering : Gaussian of shape (D, L - 1)
+    by_entering : Gaussian of shape (D, L - 1), or (L - 1, D) where layers are few
         Derivatives in mean and variance of what enters every threshold but the first.
     passed : Gaussian of shape (L - 1, D)
         Mean and variance of what came out of the threshold before.
@@ -171,7 +175,21 @@ class GradientFactors(NamedTuple):
     def recurrent(self, mean: Float[Array, "D D"]) -> Gaussian:
         """Derivatives in mean and variance of S, which has this mean, or in those of the rows that factors are of."""
         (by_mean, by_var), (e, s) = self.by_entering, self.passed
-        return Gaussian(by_mean @ e + 2 * mean * (by_var @ s), by_var @ (e * e + s))
+        return Gaussian(self._summed(by_mean, e) + 2 * mean * self._summed(by_var, s), self._summed(by_var, e * e + s))
+
+    def of_rows(self, begin: Int[Array, ""], n_rows: int) -> Self:
+        """The factors of some rows of S."""
+        axis = int(_few(len(self.passed.mean)))
+        part = jax.tree.map(lambda all_: jax.lax.dynamic_slice_in_dim(all_, begin, n_rows, axis), self.by_entering)
+        return self._replace(by_entering=part)
+
+    @staticmethod
+    def _summed(left: Array, right: Array) -> Array:
+        """Outer products summed over layers; if few, a loop over elements takes half the time of a matrix product."""
+        if not _few(len(right)):
+            return left @ right
+        products = (jnp.outer(*rows) for rows in zip(left, right, strict=True))
+        return sum(products, jnp.zeros((left.shape[1], right.shape[1]), left.dtype))
 
 
 class _Output(NamedTuple):
@@ -220,12 +238,16 @@ def _spike_slab_output(entering: Gaussian, threshold: Array, code: Array) -> tup
     def at_noise(shape: Array, rate: Array) -> _Output:
         log_peak = gammaln(shape + 0.5) - gammaln(shape) - 0.5 * jnp.log(rate) - _HALF_LOG_TWO_PI
         log_peak = jax.lax.optimization_barrier(log_peak)  # one number, not one for every coefficient
-        log_spike = log_peak - (shape + 0.5) * jnp.log1p(0.5 * code * code / rate)
+        log_spike = log_peak - (shape + 0.5) * jnp.log(1 + 0.5 * code * code / rate)
         var = slab.var + rate / (shape - 1)
         with_spike = slab.log_prob_inactive + log_spike
         with_slab = slab.log_prob_active + _log_normal(residual, var)
-        log_evidence = jnp.logaddexp(with_spike, with_slab)
-        in_spike, in_slab = jnp.exp(with_spike - log_evidence), jnp.exp(with_slab - log_evidence)
+        smaller = jnp.exp(-jnp.abs(with_spike - with_slab))  # of the two, over the larger
+        log_evidence = jnp.maximum(with_spike, with_slab) + jnp.log(1 + smaller)
+        share = 1 / (1 + smaller)
+        in_spike, in_slab = (
+            jnp.where(larger, share, smaller * share) for larger in (with_spike >= with_slab, with_spike < with_slab)
+        )
         by_mean, by_var = _normal_slopes(residual, var)
 
         def slope(inactive: Array, active: Array, slab_mean: Array, slab_var: Array) -> Array:
@@ -268,7 +290,6 @@ def evidence_and_gradient(
     noise_shape: Float[Array, ""],
     noise_rate: Float[Array, ""],
     form: EvidenceForm = "spike_slab",
-    variance_dtype: np.dtype | None = None,
 ) -> tuple[Evidence, Weights]:
     r"""Log evidence of one pair and its gradient in every mean and variance of the weights.
 
@@ -291,10 +312,6 @@ def evidence_and_gradient(
         Parameters ``a > 1`` and ``b`` of the noise precision's Gamma.
     form : {"spike_slab", "gaussian"}
         Which evidence.
-    variance_dtype : dtype, optional
-        The floating type of the matrices that variances of a layer are multiplied by, that of the weights if not given.
-        In single precision variances and their derivatives have seven digits, and matrices of a thousand rows stay in
-        the cache.
 
     Returns
     -------
@@ -365,24 +382,22 @@ def evidence_and_factors(
     )
     s_mean = weights.recurrent.mean
 
-    def back(carry: tuple[Array, Array], before: _Passed) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def back(carry: Gaussian, before: _Passed) -> tuple[Gaussian, Gaussian]:
         by_mean, by_var = carry
         (e, _), slopes = before
         through_var = _times(spread.var, by_var, transposed=True)
         by_e = by_mean @ s_mean + 2 * e * through_var
-        return back_through(slopes, e, by_e, _times(spread.squares, by_var, transposed=True) + through_var), carry
+        by_s = _times(spread.squares, by_var, transposed=True) + through_var
+        return Gaussian(*back_through(slopes, e, by_e, by_s)), carry
 
-    (first_mean, first_var), (by_means, by_vars) = jax.lax.scan(
-        back, (by_mean, by_var), passed, reverse=True, unroll=len(shrinkage) - 1 <= _SHORT
-    )
-    # Vectors are made once, not wherever an outer product has them, and turned: products take half of the time then.
-    by_drive, by_entering = jax.lax.optimization_barrier(
-        (
-            Gaussian(first_mean + jnp.sum(by_means, axis=0), first_var + jnp.sum(by_vars, axis=0)),
-            Gaussian(by_means.T, by_vars.T),
-        )
-    )
-    return evidence, GradientFactors(observation, by_drive, by_entering, passed.output)
+    few = _few(len(shrinkage) - 1)
+    by_first, by_rest = jax.lax.scan(back, Gaussian(by_mean, by_var), passed, reverse=True, unroll=few)
+    # What is divided XLA makes once, all else again for every row of an outer product. Vectors of many layers are
+    # turned, which halves the time of their products.
+    one = noise_shape / noise_shape
+    by_drive = Gaussian(*((first + jnp.sum(rest, axis=0)) / one for first, rest in zip(by_first, by_rest, strict=True)))
+    by_entering = by_rest if few else jax.tree.map(jnp.transpose, by_rest)
+    return evidence, jax.lax.optimization_barrier(GradientFactors(observation, by_drive, by_entering, passed.output))
 
 
 @partial(jax.jit, static_argnames="form")

@@ -21,7 +21,6 @@ In single precision, and without derivatives, less will do: :math:`E[(z - t)_+]`
 powers of polynomials, which are positive however far out t is, and take neither an exponential nor a division.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -29,6 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial.chebyshev import cheb2poly
+
+from bayeslista._tail_ratios import evaluated
 
 _INVERSE_ROOT_TWO_PI = 0.3989422804014327
 _CENTRE = 4.0
@@ -288,7 +289,7 @@ def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
 
     def partial_moments(distance: Array, density: Array) -> tuple[Array, Array, Array]:
         t = jnp.minimum(distance, fit.reach)
-        second = _evaluated(fit.polynomial, fit.bend / _CENTRE - 1 - fit.bend / (t + _CENTRE))
+        second = evaluated(fit.polynomial, fit.bend / _CENTRE - 1 - fit.bend / (t + _CENTRE))
         first = (1 - t * second) / (1 + t * t)
         return density * (second + t * first), density * first, density * second
 
@@ -301,16 +302,6 @@ def _standardise(mean: Array, var: Array, shrinkage: Array) -> _Standardised:
         partial_moments(far, far_density),
         (density, far_density),
     )
-
-
-def _evaluated(polynomial: Sequence[float], x: Array) -> Array:
-    """By Estrin's scheme, whose chain of dependent operations is short."""
-    terms: list[Array] = [jnp.asarray(term, x.dtype) for term in polynomial]
-    while len(terms) > 1:
-        pairs = zip(terms[::2], terms[1::2], strict=False)
-        last = terms[-1:] if len(terms) % 2 else []
-        terms, x = [low + high * x for low, high in pairs] + last, x * x
-    return terms[0]
 
 
 def _moments(mean: Array, var: Array, shrinkage: Array, z: _Standardised) -> Gaussian:
@@ -336,7 +327,7 @@ def _short_moments(mean: Array, var: Array, shrinkage: Array) -> Gaussian:
         for side in (over.astype(dtype), (size + shrinkage).astype(dtype))
     )
     (first_near, first_far), (second_near, second_far) = (
-        [_eighth_power(_evaluated(polynomial, side)) for side in (near, far)] for polynomial in _ROOT_POLYNOMIALS
+        [_eighth_power(evaluated(polynomial, side)) for side in (near, far)] for polynomial in _ROOT_POLYNOMIALS
     )
     excess = (first_near - first_far) / inverse
     # For |m| ≥ λ the square of |m| − λ is taken out on both sides of E h² − (E h)².

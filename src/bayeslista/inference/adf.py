@@ -19,13 +19,13 @@ From 256 coefficients on, layers multiply variances in single precision, whateve
 stay in the cache, and variances and their derivatives have seven digits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bayeslista._compilation import quickly_compiled
 from bayeslista.network import (
@@ -73,74 +73,118 @@ class Pair(NamedTuple):
     code: Float[Array, "... D"]
 
 
+class _Change(NamedTuple):
+    """Of weights: derivatives in their means, of which a step is as many variances, and factors of the variances."""
+
+    by_mean: Float[Array, "..."]
+    factor: Float[Array, "..."]
+
+
+class _Update(NamedTuple):
+    """Changes of several matrices, what of them was clipped or rejected, and whether some are out of bounds."""
+
+    changes: list[_Change]
+    clipped: Int[Array, ""]
+    rejected: Int[Array, ""]
+    out_of_bounds: Bool[Array, ""]
+
+
 def _nothing(belief: Belief) -> Info:
     none, nothing = jnp.zeros((), int), jnp.zeros_like(belief.noise_precision.rate)
     return Info(none, none, none, none, none, none, nothing, nothing, none)
 
 
-def _filtered(weights: Gaussian, gradient: Callable[[], Gaussian]) -> tuple[Gaussian, Array, Array]:
-    """Updated weights, how many were clipped and how many rejected.
+def _filtered(weights: Sequence[Gaussian], gradients: Callable[[], Sequence[Gaussian]]) -> _Update:
+    """Changes of matrices of weights, within bounds.
 
     Bounding and counting take longer than all else. They are for the rare case that some update is out of bounds, which
-    the sum of the new variances tells: one that is not a number marks such an update. The gradient is asked for where
-    it is used: to make one of vectors again is quicker than to keep it.
+    is marked by a factor that is not a number, and so found by one product. They are a loop of one round or none, not a
+    condition, whose results would be copied. Gradients are asked for where they are used: to make one of vectors again
+    is quicker than to keep it.
     """
-    var, by_mean = weights.var, gradient().mean
-    _, (_, new_var) = _matched(weights, gradient())
+    half = _LARGEST_GROWTH / 2
     room = _LARGEST_STEP**2 * (1 - 1e-3)  # a little less, so that rounding does not hide what is out of bounds
-    within = (new_var > 0) & (new_var <= _LARGEST_GROWTH * var) & (var * by_mean * by_mean <= room)
+    changes, sums = [], []
+    for (_, var), gradient in zip(weights, gradients(), strict=True):
+        factor, squared_step = _factor(var, gradient)
+        factor = jnp.where((jnp.abs(factor - half) < half) & (squared_step <= room), factor, jnp.nan)
+        changes.append(_Change(gradient.mean, factor))
+        sums.append(jnp.sum(factor @ jnp.ones(factor.shape[-1], factor.dtype)))
+
+    def bounded(update: _Update) -> _Update:
+        found = [
+            _bounded(var, Gaussian(change.by_mean, gradient.var))
+            for (_, var), change, gradient in zip(weights, update.changes, gradients(), strict=True)
+        ]
+        changes, clipped, rejected = zip(*found, strict=True)
+        return _Update(list(changes), sum(clipped, none), sum(rejected, none), jnp.zeros((), bool))
+
     none = jnp.zeros((), int)
-    return jax.lax.cond(
-        jnp.isfinite(jnp.sum(jnp.where(within, new_var, jnp.nan))),
-        lambda: (_matched(weights, gradient())[1], none, none),
-        lambda: _bounded(weights, gradient()),
-    )
+    update = _Update(changes, none, none, ~jnp.isfinite(sum(sums)))
+    return jax.lax.while_loop(lambda update: update.out_of_bounds, bounded, update)
 
 
-def _in_blocks(weights: Gaussian, factors: GradientFactors) -> tuple[Gaussian, Array, Array]:
-    """The same for the recurrent matrix, a few rows at a time, so that gradients stay in the cache."""
-    n_rows, n_columns = weights.mean.shape
+def _moved(weights: Gaussian, change: _Change, begin: Array | int = 0) -> Gaussian:
+    """Weights, of which some rows are changed.
+
+    Means come first, for which old variances are needed, and variances are made to wait for them by a one that is known
+    only then: so both can change in place, where XLA would otherwise copy the whole.
+    """
+    (mean, var), n_rows = weights, len(change.factor)
+    mean_rows, var_rows = (jax.lax.dynamic_slice_in_dim(whole, begin, n_rows) for whole in weights)
+    mean = jax.lax.dynamic_update_slice_in_dim(mean, mean_rows + var_rows * change.by_mean, begin, 0)
+    one = jnp.where(jnp.isnan(mean[begin, 0]), jnp.nan, 1)
+    return Gaussian(mean, jax.lax.dynamic_update_slice_in_dim(var, var_rows * (one * change.factor), begin, 0))
+
+
+def _block_size(n_rows: int, n_columns: int) -> int:
+    """How many rows of a matrix are updated at once."""
     sizes = [size for size in range(_SMALLEST_BLOCK, n_rows + 1) if n_rows % size == 0]
-    size = max((size for size in sizes if size * n_columns <= _BLOCK_NUMBERS), default=n_rows)
-    if size == n_rows:
-        gradient = factors.recurrent(weights.mean)
-        return _filtered(weights, lambda: gradient)
+    return max((size for size in sizes if size * n_columns <= _BLOCK_NUMBERS), default=n_rows)
+
+
+def _in_blocks(weights: Gaussian, factors: GradientFactors, size: int) -> tuple[Gaussian, Array, Array]:
+    """The recurrent matrix updated a few rows at a time, so that gradients stay in the cache."""
 
     def update(block: Array, carry: tuple[Gaussian, Array, Array]) -> tuple[Gaussian, Array, Array]:
         weights, clipped, rejected = carry
         begin = block * size
-        part, by_entering = (
-            jax.tree.map(lambda whole: jax.lax.dynamic_slice_in_dim(whole, begin, size), each)
-            for each in (weights, factors.by_entering)
-        )
-        gradient = factors._replace(by_entering=by_entering).recurrent(part.mean)
-        updated, more_clipped, more_rejected = _filtered(part, lambda: gradient)
-        weights = jax.tree.map(
-            lambda whole, new: jax.lax.dynamic_update_slice_in_dim(whole, new, begin, 0), weights, updated
-        )
-        return weights, clipped + more_clipped, rejected + more_rejected
+        part = jax.tree.map(lambda whole: jax.lax.dynamic_slice_in_dim(whole, begin, size), weights)
+        gradient = factors.of_rows(begin, size).recurrent(part.mean)
+        update = _filtered([part], lambda: [gradient])
+        return _moved(weights, update.changes[0], begin), clipped + update.clipped, rejected + update.rejected
 
     none = jnp.zeros((), int)
-    return jax.lax.fori_loop(0, n_rows // size, update, (weights, none, none))
+    return jax.lax.fori_loop(0, len(weights.mean) // size, update, (weights, none, none))
 
 
-def _matched(weights: Gaussian, gradient: Gaussian) -> tuple[Array, Gaussian]:
-    """The step of the mean, and the weights after it."""
-    mean, var = weights
-    step = var * gradient.mean
-    return step, Gaussian(mean + step, var - var * (step * gradient.mean - 2 * var * gradient.var))
+def _updated(weights: Weights, factors: GradientFactors) -> tuple[Weights, Array, Array]:
+    """After one pair: the weights, how many were clipped and how many rejected."""
+    size = _block_size(*weights.recurrent.mean.shape)
+    if size == len(weights.recurrent.mean):
+        update = _filtered(weights, lambda: (factors.encoder(), factors.recurrent(weights.recurrent.mean)))
+        return Weights(*map(_moved, weights, update.changes)), update.clipped, update.rejected
+    update = _filtered([weights.encoder], lambda: [factors.encoder()])
+    recurrent, clipped, rejected = _in_blocks(weights.recurrent, factors, size)
+    encoder = _moved(weights.encoder, update.changes[0])
+    return Weights(encoder, recurrent), clipped + update.clipped, rejected + update.rejected
 
 
-def _bounded(weights: Gaussian, gradient: Gaussian) -> tuple[Gaussian, Array, Array]:
-    mean, var = weights
-    step, (_, new_var) = _matched(weights, gradient)
-    accepted = jnp.isfinite(step) & jnp.isfinite(new_var) & (new_var > 0)
-    reach = _LARGEST_STEP * jnp.sqrt(var)
-    bounded_step = jnp.clip(step, -reach, reach)
-    bounded_var = jnp.minimum(new_var, _LARGEST_GROWTH * var)
-    clipped = accepted & ((bounded_step != step) | (bounded_var != new_var))
-    updated = Gaussian(jnp.where(accepted, mean + bounded_step, mean), jnp.where(accepted, bounded_var, var))
-    return updated, jnp.sum(clipped), jnp.sum(~accepted)
+def _factor(var: Array, gradient: Gaussian) -> tuple[Array, Array]:
+    """What multiplies a variance, and the square of the mean's step in standard deviations."""
+    squared_step = var * gradient.mean * gradient.mean
+    return 1 - (squared_step - 2 * var * gradient.var), squared_step
+
+
+def _bounded(var: Array, gradient: Gaussian) -> tuple[_Change, Array, Array]:
+    factor, squared_step = _factor(var, gradient)
+    accepted = jnp.isfinite(squared_step) & jnp.isfinite(factor) & (factor > 0)
+    steepest = _LARGEST_STEP / jnp.sqrt(var)
+    by_mean = jnp.clip(gradient.mean, -steepest, steepest)
+    grown = jnp.minimum(factor, _LARGEST_GROWTH)
+    clipped = accepted & ((by_mean != gradient.mean) | (grown != factor))
+    change = _Change(jnp.where(accepted, by_mean, 0), jnp.where(accepted, grown, 1))
+    return change, jnp.sum(clipped), jnp.sum(~accepted)
 
 
 def step(
@@ -186,8 +230,7 @@ def step(
     evidence, factors = evidence_and_factors(
         belief.weights, *pair, shrinkage, *belief.noise_precision, form, QUICK_VARIANCES if large else None
     )
-    encoder, *encoder_counts = _filtered(belief.weights.encoder, factors.encoder)
-    recurrent, *recurrent_counts = _in_blocks(belief.weights.recurrent, factors)
+    weights, clipped, rejected = _updated(belief.weights, factors)
     noise = belief.noise_precision
     noise_rejected = jnp.zeros((), int)
     if learn_noise:
@@ -196,15 +239,15 @@ def step(
         )
     error, informative = relative_errors(evidence.prediction, pair.code)
     info = _nothing(belief)._replace(
-        clipped=encoder_counts[0] + recurrent_counts[0],
-        rejected=encoder_counts[1] + recurrent_counts[1],
+        clipped=clipped,
+        rejected=rejected,
         noise_rejected=noise_rejected,
         saturated=evidence.saturated.astype(int),
         log_evidence=jnp.sum(evidence.log_evidence),
         relative_error=error,
         n_codes=informative.astype(int),
     )
-    return belief._replace(weights=Weights(encoder, recurrent), noise_precision=noise), info
+    return belief._replace(weights=weights, noise_precision=noise), info
 
 
 @partial(quickly_compiled, static_argnames=("form", "learn_noise"))
@@ -244,11 +287,12 @@ def filter_pairs(
     (1.0, 100)
     """
 
-    def take(belief: Belief, pair: Pair) -> tuple[Belief, Info]:
-        return step(belief, pair, shrinkage, form, learn_noise)
+    def take(carry: tuple[Belief, Info], pair: Pair) -> tuple[tuple[Belief, Info], None]:
+        belief, total = carry
+        belief, info = step(belief, pair, shrinkage, form, learn_noise)
+        return (belief, jax.tree.map(jnp.add, total, info)), None
 
-    belief, infos = jax.lax.scan(take, belief, pairs)
-    return belief, jax.tree.map(jnp.sum, infos)
+    return jax.lax.scan(take, (belief, _nothing(belief)), pairs)[0]
 
 
 @jax.jit
