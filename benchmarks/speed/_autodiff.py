@@ -52,9 +52,8 @@ def one_pass(gradient: Gradient) -> Callable[..., Belief]:
     def run(belief: Belief, pairs: adf.Pair, shrinkage: jax.Array) -> Belief:
         def step(weights: Weights, pair: adf.Pair) -> tuple[Weights, None]:
             slopes = gradient(weights, *pair, shrinkage, *belief.noise_precision)
-            pairs = zip(weights, slopes, strict=True)
-            updated = (adf._filtered(part, lambda slope=slope: slope)[0] for part, slope in pairs)
-            return Weights(*updated), None
+            changes = adf._filtered(weights, lambda: slopes).changes
+            return Weights(*map(adf._moved, weights, changes)), None
 
         return belief._replace(weights=jax.lax.scan(step, belief.weights, pairs)[0])
 

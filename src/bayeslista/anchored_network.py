@@ -360,7 +360,11 @@ def propagate_layers(
     drive, seen, first = _first(matrices, observations)
 
     def layer(entering: Gaussian, threshold: Array) -> tuple[Gaussian, None]:
-        return _next(matrices, drive, seen, *quick_moments(*entering, threshold))[0], None
+        output = quick_moments(*entering, threshold)
+        (mean, var), _ = _next(matrices, drive, seen, *output)
+        # A one that is known only when all have read the old means, which are copied otherwise before they change.
+        one = jnp.where(jnp.isnan(output.var[0, 0]), jnp.nan, 1).astype(mean.dtype)
+        return Gaussian(one * mean, var), None
 
     last, _ = jax.lax.scan(layer, first, shrinkage[:-1])
     return Propagated(last, quick_moments(*last, shrinkage[-1]))

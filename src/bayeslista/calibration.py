@@ -208,17 +208,16 @@ def quick_spike_slab(
     tiny, largest = (float(value) for value in (jnp.finfo(dtype).tiny, jnp.finfo(dtype).max))
     typical = max(_TINY_VAR, tiny) if dtype == jnp.float32 else _TINY_VAR
     log_ratio = jnp.log(jnp.maximum(c_var, typical)) - jnp.log(jnp.maximum(given.typical_var, typical)).astype(dtype)
-    ratio = jnp.exp(given.var_exponent * jnp.clip(log_ratio, -_LOG_RATIO_BOUND, _LOG_RATIO_BOUND)).astype(dtype)
+    log_ratio = given.var_exponent * jnp.clip(log_ratio, -_LOG_RATIO_BOUND, _LOG_RATIO_BOUND).astype(dtype)
     # Squares in units of the scale, which have room for any that is not beyond all doubt.
     relative = jnp.minimum(jnp.abs(c_mean) / jnp.sqrt(given.scale), largest**0.25).astype(dtype)
     slope = jnp.where(c_mean > 0, given.slope_positive, given.slope_negative).astype(dtype)
     # log(1 + u) and 1/(1 + exp(−x)) as they stand: better forms would gain a last place of what is added to.
-    odds = given.intercept + slope * jnp.log(1 + relative * relative / ratio)
-    head = (1 / (1 + jnp.exp(-odds))).astype(dtype)
-    size = jnp.abs(mean)
-    raised = jnp.maximum(head, (size / (size + given.slab_excess)).astype(dtype))
+    odds = given.intercept + slope * jnp.log(1 + relative * relative * jnp.exp(-log_ratio))
+    # The larger of that and size/(size + excess), both as 1/(1 + x).
+    raised = 1 / (1 + jnp.minimum(jnp.exp(-odds), given.slab_excess / jnp.abs(mean)).astype(dtype))
     prob_active = jnp.clip(raised, given.lapse, 1 - given.lapse).astype(mean.dtype)
-    return prob_active, mean / prob_active, (given.slab_var * ratio).astype(mean.dtype)
+    return prob_active, mean / prob_active, (given.slab_var * jnp.exp(log_ratio)).astype(mean.dtype)
 
 
 def output_gain(mean: ArrayLike, code: ArrayLike) -> float:
