@@ -95,6 +95,11 @@ def test_variances_by_row_and_column_are_those_of_the_entries(variance_dtype):
         np.testing.assert_allclose(a, b, rtol=1e-5 if variance_dtype else 1e-11)
 
 
+def test_no_observations_have_no_codes():
+    weights, X, Y, _, shrinkage = _problem(3)
+    assert {part.shape for part in jax.tree.leaves(propagate_anchored(weights, X, Y[:0], shrinkage))} == {(0, D)}
+
+
 def test_with_certain_encoder_it_is_the_free_network():
     (encoder, residual), X, Y, _, shrinkage = _problem(4)
     encoder = Gaussian(encoder.mean, jnp.zeros_like(encoder.var))

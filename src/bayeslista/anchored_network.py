@@ -363,7 +363,7 @@ def propagate_layers(
         output = quick_moments(*entering, threshold)
         (mean, var), _ = _next(matrices, drive, seen, *output)
         # A one that is known only when all have read the old means, which are copied otherwise before they change.
-        one = jnp.where(jnp.isnan(output.var[0, 0]), jnp.nan, 1).astype(mean.dtype)
+        one = jnp.where(jnp.isnan(jnp.sum(output.var[:1, :1])), jnp.nan, 1).astype(mean.dtype)
         return Gaussian(one * mean, var), None
 
     last, _ = jax.lax.scan(layer, first, shrinkage[:-1])
