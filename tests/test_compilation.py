@@ -22,7 +22,7 @@ def options(monkeypatch, flags="", older_loops=True):
 
 def test_options_are_those_that_nobody_has_set(monkeypatch):
     assert options(monkeypatch) == {"xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"}
-    assert options(monkeypatch, older_loops=False) == {"xla_backend_optimization_level"}
+    assert options(monkeypatch, older_loops=False) == {"xla_backend_optimization_level", "xla_cpu_prefer_vector_width"}
     _compilation._known_options.cache_clear()
     assert options(monkeypatch, "--xla_backend_optimization_level=0") == {"xla_cpu_use_fusion_emitters"}
 

@@ -15,8 +15,8 @@ squares of matrices and vectors taken elementwise. Backwards, with :math:`g_m, g
 
 So a layer is three products of matrices either way, with :math:`M_S`, with :math:`X` and with :math:`[B, V_R, V_W]`;
 the derivatives in the weights of all layers together are two more. Where every variance is the product of one number
-for its row and one for its column (:class:`RowColumn`), the third product is one with :math:`M_S^2` alone. Everything
-is batched over the rows of the observations.
+for its row and one for its column (:class:`RowColumn`), the third product is one with :math:`B` alone. Everything is
+batched over the rows of the observations.
 """
 
 from typing import Generic, NamedTuple, Self, TypeVar
@@ -152,28 +152,28 @@ class _Elementwise(NamedTuple):
 
 
 class _ByRowAndColumn(NamedTuple):
-    """M_S², and the factors of V_W, V_R and V_W X²."""
+    """B, and the factors of V_W and V_R."""
 
-    squares: Float[Array, "D D"]
+    of_var: Float[Array, "D D"]
     encoder_rows: Float[Array, " D"]
     encoder_columns: Float[Array, " K"]
-    design_columns: Float[Array, " D"]
     residual_rows: Float[Array, " D"]
     residual_columns: Float[Array, " D"]
 
     @classmethod
     def of(cls, weights: AnchoredWeights[RowColumn], recurrent: Array, design_matrix: Array) -> Self:
         (_, p, q), (_, r, t) = weights
-        return cls(recurrent * recurrent, p, q, q @ (design_matrix * design_matrix), r, t)
+        of_var = recurrent * recurrent + r[:, None] * t + p[:, None] * (q @ (design_matrix * design_matrix))
+        return cls(of_var, p, q, r, t)
 
     def first(self, observed_square: Array) -> Array:
         """Variances that observations alone bring."""
         return jnp.outer(observed_square @ self.encoder_columns, self.encoder_rows)
 
     def variance(self, powers: _Powers) -> Array:
-        of_encoder, of_residual = self._received(powers)
+        of_encoder, of_residual = powers.misfit_square @ self.encoder_columns, powers.square @ self.residual_columns
         return (
-            powers.var @ self.squares.T
+            powers.var @ self.of_var.T
             + of_encoder[:, None] * self.encoder_rows
             + of_residual[:, None] * self.residual_rows
         )
@@ -181,15 +181,16 @@ class _ByRowAndColumn(NamedTuple):
     def back(self, by_var: Array) -> _Powers:
         """Derivatives in the powers."""
         by_encoder, by_residual = (by_var @ self.encoder_rows)[:, None], (by_var @ self.residual_rows)[:, None]
-        by_square = by_residual * self.residual_columns
-        by_s = by_var @ self.squares + by_encoder * self.design_columns + by_square
-        return _Powers(by_s, by_square, by_encoder * self.encoder_columns)
+        return _Powers(
+            by_var @ self.of_var, by_residual * self.residual_columns, by_encoder * self.encoder_columns
+        )
 
     def gradient(
         self, by_var: Array, powers: _Powers, first: Array, observed_square: Array, design_square: Array
     ) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
         """Derivatives in M_S² and in the factors of W and of R, from those in the variances of all layers."""
-        of_encoder, of_residual = self._received(powers)
+        squares = powers.var + powers.square
+        of_encoder = powers.var @ (self.encoder_columns @ design_square) + powers.misfit_square @ self.encoder_columns
         by_encoder, by_residual = by_var @ self.encoder_rows, by_var @ self.residual_rows
         encoder_rows = of_encoder @ by_var + (observed_square @ self.encoder_columns) @ first
         encoder_columns = (
@@ -197,15 +198,8 @@ class _ByRowAndColumn(NamedTuple):
             + design_square @ (by_encoder @ powers.var)
             + (first @ self.encoder_rows) @ observed_square
         )
-        residual = of_residual @ by_var, by_residual @ (powers.var + powers.square)
+        residual = (squares @ self.residual_columns) @ by_var, by_residual @ squares
         return by_var.T @ powers.var, (encoder_rows, encoder_columns), residual
-
-    def _received(self, powers: _Powers) -> tuple[Array, Array]:
-        """What the rows of V_W and of V_R are multiplied by."""
-        return (
-            powers.var @ self.design_columns + powers.misfit_square @ self.encoder_columns,
-            (powers.var + powers.square) @ self.residual_columns,
-        )
 
 
 def recurrent_mean(weights: AnchoredWeights[_Kind], design_matrix: Float[Array, "K D"]) -> Float[Array, "D D"]:

@@ -98,30 +98,28 @@ _CHEBYSHEV = {
 }
 _FITS = {kind: _Fit(reach, tuple(cheb2poly(terms))) for kind, (reach, terms) in _CHEBYSHEV.items()}
 
-# The eighth roots of E(z − t)₊ and E(z − t)₊² for 0 ≤ t ≤ `_ROOT_REACH`, as Chebyshev interpolants, and as polynomials.
+# The eighth powers of these approximate E(z − t)₊ and E(z − t)₊² for 0 ≤ t ≤ `_ROOT_REACH`, each as well as a polynomial
+# of its degree can, to 2e-8 and 2e-7; Chebyshev's coefficients, and those of the powers.
 _ROOT_REACH = 5.5
 _ROOTS = (
     (
-        0.4555702852862912,
-        -0.4189156163063447,
-        0.03635849889987288,
-        0.01726498832059701,
-        -0.0028984853343932493,
-        -0.0006473342692149035,
-        0.0001731229089435648,
-        1.0426707981945777e-05,
-        -6.5062113964548236e-06,
+        0.4571884750590601,
+        -0.41589181588098845,
+        0.03881694176785115,
+        0.018986948443057476,
+        -0.0018787840025337138,
+        -0.00015290384655014774,
+        0.0003587671272779775,
+        5.8744019754622714e-05,
     ),
     (
-        0.44494339521108534,
-        -0.4327665495485206,
-        0.05436434529947704,
-        0.012542363067733948,
-        -0.0030617970227288325,
-        -0.00039498500161616184,
-        0.0001490223677360254,
-        4.760892127913277e-06,
-        -5.305401656946689e-06,
+        0.4377053519172839,
+        -0.44595425835142116,
+        0.04445112889343984,
+        0.006509795150435355,
+        -0.005919374912647368,
+        -0.0013677630374790526,
+        -4.524397503620165e-05,
     ),
 )
 _ROOT_POLYNOMIALS: list[list[float]] = [cheb2poly(terms).tolist() for terms in _ROOTS]

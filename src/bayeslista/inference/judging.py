@@ -158,7 +158,7 @@ def block_size(design_matrix: Float[_Numbers, "K D"], n_rows: int) -> int:
     Returns
     -------
     int
-        A power of two, from 8 to 1,024.
+        A power of two, from 8 to 512.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def block_size(design_matrix: Float[_Numbers, "K D"], n_rows: int) -> int:
     (128, 128)
     """
     n_observed, n_components = design_matrix.shape
-    largest = int(2 ** np.clip(np.round(np.log2(_BLOCK_NUMBERS / (n_observed + 2 * n_components))), 3, 10))
+    largest = int(2 ** np.clip(np.round(np.log2(_BLOCK_NUMBERS / (n_observed + 2 * n_components))), 3, 9))
     return min(largest, max(8, 1 << (n_rows - 1).bit_length()))
 
 
