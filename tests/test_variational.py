@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from bayeslista.inference import judging, variational
 
@@ -33,8 +34,9 @@ def _passes(state, problem, n, rate=1.0):
         rows = rng.permutation(N).reshape(8, 8)
         rates = rate * variational.schedule(i, 8, n)
         state, info = variational.step(state, problem, rows, jnp.ones((8, 8)), rates)
+        objective = variational.objective(state, problem, float(info.error), N)
         state, judgement = judging.judge(state, problem)
-        infos.append((info, judgement))
+        infos.append((info, objective, judgement))
     return state, infos
 
 
@@ -42,15 +44,34 @@ def test_learning_raises_the_objective_and_lowers_the_held_out_error():
     state, problem = _problem()
     start = float(state.best_error)
     state, infos = _passes(state, problem, 30)
-    (first, _), (last, _) = infos[0], infos[-1]
-    assert last.objective > first.objective
+    (first, low, _), (last, high, _) = infos[0], infos[-1]
+    assert high > low
     assert last.error < first.error
     assert last.nmse < first.nmse
     assert state.best_error < start
-    assert state.best_error == min(float(judgement.error) for _, judgement in infos)
+    assert state.best_error == min(float(judgement.error) for *_, judgement in infos)
     predicted = judging.moments(state.best, problem.design_matrix, problem.held_out_observations, 32)[2]
     assert float(jnp.mean((predicted - problem.held_out_codes) ** 2)) == pytest.approx(float(state.best_error))
-    assert sum(int(info.skipped) for info, _ in infos) == 0
+    assert sum(int(info.skipped) for info, *_ in infos) == 0
+
+
+def test_the_objective_is_the_expected_log_density_less_the_tempered_divergence_from_the_prior():
+    state, problem = _problem()
+    state, [(info, objective, _)] = _passes(state, problem, 1)
+    weights, _ = judging.belief(state.parameters)
+    prior_residual = stats.norm(0, np.sqrt(problem.prior_residual_var))
+    prior_encoder = stats.norm(problem.prior_encoder.mean, np.sqrt(problem.prior_encoder.var))
+    divergence = 0.0
+    for (mean, var), prior in (
+        ((weights.encoder.mean, weights.encoder.var), prior_encoder),
+        ((weights.residual.mean, weights.residual.var), prior_residual),
+    ):
+        # An expectation of squares over a Gaussian is that over its mean plus and minus its standard deviation.
+        ends = [np.asarray(mean) + sign * np.sqrt(var) for sign in (-1, 1)]
+        cross = sum(prior.logpdf(end) for end in ends) / 2
+        divergence -= np.sum(stats.norm(mean, np.sqrt(var)).entropy() + cross)
+    density = D * stats.norm(0, np.sqrt(state.noise_var)).logpdf(np.sqrt(info.error))
+    assert objective == pytest.approx(float(density - 3 / N * divergence), rel=1e-9)
 
 
 def test_the_noise_follows_the_expected_error():
@@ -116,7 +137,7 @@ def test_the_gradient_in_log_variances_follows_the_divergence():
     state = state._replace(noise_var=jnp.asarray(1.0))
     for _ in range(300):
         state, _ = variational.step(state, silent, np.arange(N)[None], jnp.ones((1, N)), jnp.ones(1))
-    variances = judging.posterior(state.parameters).encoder.var
+    variances = judging.belief(state.parameters)[0].encoder.var
     np.testing.assert_allclose(variances, problem.prior_encoder.var, rtol=0.2)
 
 

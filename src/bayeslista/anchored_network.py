@@ -181,9 +181,7 @@ class _ByRowAndColumn(NamedTuple):
     def back(self, by_var: Array) -> _Powers:
         """Derivatives in the powers."""
         by_encoder, by_residual = (by_var @ self.encoder_rows)[:, None], (by_var @ self.residual_rows)[:, None]
-        return _Powers(
-            by_var @ self.of_var, by_residual * self.residual_columns, by_encoder * self.encoder_columns
-        )
+        return _Powers(by_var @ self.of_var, by_residual * self.residual_columns, by_encoder * self.encoder_columns)
 
     def gradient(
         self, by_var: Array, powers: _Powers, first: Array, observed_square: Array, design_square: Array

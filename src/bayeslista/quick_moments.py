@@ -98,8 +98,8 @@ _CHEBYSHEV = {
 }
 _FITS = {kind: _Fit(reach, tuple(cheb2poly(terms))) for kind, (reach, terms) in _CHEBYSHEV.items()}
 
-# The eighth powers of these approximate E(z − t)₊ and E(z − t)₊² for 0 ≤ t ≤ `_ROOT_REACH`, each as well as a polynomial
-# of its degree can, to 2e-8 and 2e-7; Chebyshev's coefficients, and those of the powers.
+# The eighth powers of these approximate E(z − t)₊ and E(z − t)₊² for 0 ≤ t ≤ `_ROOT_REACH`, each as well as one of its
+# degree can, to 2e-8 and 2e-7; by Chebyshev's polynomials, and by powers.
 _ROOT_REACH = 5.5
 _ROOTS = (
     (

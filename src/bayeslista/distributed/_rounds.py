@@ -126,8 +126,10 @@ class _ShardedAscent(_Ascent):
             lambda part: (part / total.n_pairs).astype(part.dtype), (total.state, total.info._replace(skipped=None))
         )
         merged = merged._replace(rate=before.rate, best=before.best, best_error=before.best_error)
+        objective = variational.objective(merged, self._problem, float(info.error), self._n_pairs)
         self.state, judgement = judging.judge(merged, self._problem)
-        return self._told(self._n_pairs, info, judgement, total.skipped, len(self._shards) * self._n_batches)
+        counts = total.skipped, len(self._shards) * self._n_batches
+        return self._told(self._n_pairs, info, objective, judgement, *counts)
 
 
 def _without(record: Any, *names: str) -> Any:

@@ -255,7 +255,7 @@ class VariationalLearner:
         known, made = _MADE.get(self, ((None,) * len(source), ()))
         if any(old is not new for old, new in zip(known, source, strict=True)):
             matrices = layer_matrices(self.parameters.short_belief(), self.scaled_matrix, QUICK_VARIANCES)
-            made = jax.tree.map(jnp.asarray, (matrices, self.shrinkage, self.calibration, self.gain, self.units))
+            made = jax.device_put((matrices, self.shrinkage, self.calibration, self.gain, self.units))
             _MADE[self] = source, made
         return made
 
@@ -348,18 +348,25 @@ class _Ascent:
         included = (np.arange(np.prod(shape)) < n_pairs).reshape(shape).astype(dtype)
         rows = np.resize(random.permutation(self._chosen), shape)
         rates = variational.schedule(n_pass, self._n_batches, max_iter).astype(dtype)
-        self.state, info, judgement = variational.advance(self.state, self._problem, rows, included, rates)
-        return self._told(n_pairs, info, judgement, int(info.skipped), self._n_batches)
+        self.state, info, objective, judgement = variational.advance(self.state, self._problem, rows, included, rates)
+        counts = int(info.skipped), self._n_batches
+        return self._told(n_pairs, info, objective, judgement, *counts)
 
     def _told(
-        self, n_pairs: int, info: variational.Info, judgement: judging.Judgement, n_skipped: int, n_batches: int
+        self,
+        n_pairs: int,
+        info: variational.Info,
+        objective: float,
+        judgement: judging.Judgement,
+        n_skipped: int,
+        n_batches: int,
     ) -> Pass:
         """What a pass did, of which that is the outcome."""
         self.error = float(np.nan_to_num(judgement.error, nan=np.inf))
         learned = Parameters.after(self.state.parameters)
         values: dict[str, float | np.ndarray] = {
             "n_pairs": n_pairs,
-            "objective": float(info.objective),
+            "objective": objective,
             "training_error": float(info.error) * self._code_unit**2,
             "held_out_error": float(judgement.error) * self._code_unit**2,
             "training_nmse": float(info.nmse),
@@ -421,7 +428,7 @@ def _spread(
     random: np.random.Generator,
 ) -> Numbers:
     """Variances of the output over draws, relative to those of moments, for every coefficient over all signals."""
-    weights, shrinkage = judging.posterior(parameters), np.exp(parameters.log_shrinkage)
+    weights, shrinkage = judging.belief(parameters)
     with np.errstate(over="ignore", invalid="ignore"):
         drawn = np.sum(drawn_variance(weights, design_matrix, Y, shrinkage, _DRAWN[1], random), axis=0)
     total = np.sum(told, axis=0, dtype=np.float64)

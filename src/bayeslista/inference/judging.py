@@ -73,31 +73,34 @@ class Judgement(NamedTuple):
     restored: bool
 
 
-def posterior(parameters: AscentParameters) -> AnchoredWeights[RowColumn]:
-    """The belief that the parameters describe.
+def belief(parameters: AscentParameters) -> tuple[AnchoredWeights[RowColumn], Float[_Numbers, " L"]]:
+    """The belief that the parameters describe, and the thresholds.
 
     Parameters
     ----------
     parameters : AscentParameters
-        Means and logarithms of variances.
+        Means and logarithms of variances and thresholds, NumPy's arrays or JAX's.
 
     Returns
     -------
-    AnchoredWeights
-        Means and variances.
+    AnchoredWeights, array of shape (L,)
+        Means and variances, and the threshold of each layer.
 
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from bayeslista.inference.judging import AscentParameters, posterior
+    >>> from bayeslista.inference.judging import AscentParameters, belief
     >>> parameters = AscentParameters(*jnp.zeros((2, 1, 1)), *jnp.zeros((4, 1)), jnp.zeros(2))
-    >>> float(posterior(parameters).encoder.var[0, 0])
-    1.0
+    >>> weights, shrinkage = belief(parameters)
+    >>> float(weights.encoder.var[0, 0]), shrinkage.tolist()
+    (1.0, [1.0, 1.0])
     """
-    encoder, residual, *logs, _ = parameters
-    factors: list[Any] = [np.exp(each) if isinstance(each, np.ndarray) else jnp.exp(each) for each in logs]
-    p, q, r, t = factors
-    return AnchoredWeights(RowColumn(encoder, p, q), RowColumn(residual, r, t))
+    encoder, residual, *logs = parameters
+    library: Any = np if isinstance(encoder, np.ndarray) else jnp
+    # One exponential for all: XLA takes a tenth of a second to compile each.
+    ends = np.cumsum([len(part) for part in logs])[:-1]
+    p, q, r, t, shrinkage = library.split(library.exp(library.concatenate(logs)), ends)
+    return AnchoredWeights(RowColumn(encoder, p, q), RowColumn(residual, r, t)), shrinkage
 
 
 def moments(
@@ -132,8 +135,8 @@ def moments(
     """
     parameters, given, observations = jax.tree.map(np.asarray, (parameters, design_matrix, rows))
     with np.errstate(over="ignore", invalid="ignore"):  # layers bound what outgrows the type
-        matrices = layer_matrices(posterior(parameters), given, variance_dtype=QUICK_VARIANCES)
-        shrinkage: Any = np.exp(parameters.log_shrinkage)
+        weights, shrinkage = belief(parameters)
+        matrices = layer_matrices(weights, given, variance_dtype=QUICK_VARIANCES)
     return in_blocks(lambda each: _layer_moments(matrices, each, shrinkage), observations, block, smallest=block)
 
 

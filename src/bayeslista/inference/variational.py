@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 
 from bayeslista._compilation import quickly_compiled
 from bayeslista.anchored_network import RowColumn, expected_error_and_gradient
-from bayeslista.inference.judging import AscentParameters, Judgement, Problem, State, judge, posterior
+from bayeslista.inference.judging import AscentParameters, Judgement, Problem, State, belief, judge
 from bayeslista.network import largest_moment, relative_errors
 
 _TEMPERATURE = 3.0
@@ -45,7 +45,6 @@ _Numbers = Any  # NumPy's arrays or JAX's
 class Info(NamedTuple):
     """What a pass did: errors of the training pairs, each batch's just before its step, and batches skipped."""
 
-    objective: Float[Array, ""]
     error: Float[Array, ""]
     nmse: Float[Array, ""]
     skipped: Int[Array, ""]
@@ -212,11 +211,10 @@ def step(
     def batch(state: State, chosen: tuple[Array, Array, Array]) -> tuple[State, tuple[Array, ...]]:
         rows, included, rate = chosen
         parameters = state.parameters
-        shrinkage = jnp.exp(parameters.log_shrinkage)
-        belief = posterior(parameters)
+        weights, shrinkage = belief(parameters)
         n = jnp.maximum(jnp.sum(included), 1)
         error, predicted, ((encoder, residual), by_shrinkage) = expected_error_and_gradient(
-            belief, problem.design_matrix, problem.observations[rows], problem.codes[rows], shrinkage, included
+            weights, problem.design_matrix, problem.observations[rows], problem.codes[rows], shrinkage, included
         )
         # Of −error/2ν per pair, and of minus the divergence from the prior.
         scale = -0.5 / (state.noise_var * n)
@@ -232,8 +230,8 @@ def step(
         gradient = AscentParameters(
             scale * encoder.mean - strength * (parameters.encoder - prior.mean) / prior.var,
             scale * residual.mean - strength * parameters.residual / prior_residual_var,
-            *by_logs(belief.encoder, encoder, prior.rows, prior.columns),
-            *by_logs(belief.residual, residual, prior_residual_var, jnp.ones(())),
+            *by_logs(weights.encoder, encoder, prior.rows, prior.columns),
+            *by_logs(weights.residual, residual, prior_residual_var, jnp.ones(())),
             scale * by_shrinkage * shrinkage,
         )
         (moved, first, second), finite = _ascend(state, problem, gradient, rate * state.rate)
@@ -255,9 +253,7 @@ def step(
 
     state, (errors, ratios, n_codes, skipped) = jax.lax.scan(batch, state, (rows, included, rates))
     training_error = jnp.sum(errors) / (n_pairs * d)
-    objective = -0.5 * (jnp.log(2 * jnp.pi * state.noise_var) + training_error / state.noise_var) * d
-    objective -= strength * _divergence(state.parameters, problem)
-    return state, Info(objective, training_error, jnp.sum(ratios) / jnp.maximum(jnp.sum(n_codes), 1), jnp.sum(skipped))
+    return state, Info(training_error, jnp.sum(ratios) / jnp.maximum(jnp.sum(n_codes), 1), jnp.sum(skipped))
 
 
 _step_in_place = quickly_compiled(step, donate_argnames="state")
@@ -269,7 +265,7 @@ def advance(
     rows: Int[_Numbers, "b s"],
     included: Float[_Numbers, "b s"],
     rates: Float[_Numbers, " b"],
-) -> tuple[State, Info, Judgement]:
+) -> tuple[State, Info, float, Judgement]:
     """A pass and its judgement, in the memory of the state that is given, which is no more afterwards.
 
     Parameters
@@ -279,8 +275,8 @@ def advance(
 
     Returns
     -------
-    State, Info, Judgement
-        After the pass, what happened in it, and what held-out pairs say.
+    State, Info, float, Judgement
+        After the pass, what happened in it, the objective after it, and what held-out pairs say.
 
     Examples
     --------
@@ -292,28 +288,65 @@ def advance(
     >>> state, problem = variational.init(start, start, np.full(2, 0.1, np.float32), pairs, pairs, True)
     >>> error = float(state.best_error)
     >>> rows, included = jnp.arange(4).reshape(2, 2), jnp.ones((2, 2))
-    >>> state, _, judgement = variational.advance(state, problem, rows, included, jnp.ones(2))
+    >>> state, _, _, judgement = variational.advance(state, problem, rows, included, jnp.ones(2))
     >>> float(judgement.error) < error
     True
     """
     apart: dict[str, Any] = {"best": None, "best_error": None}
     moving = state._replace(**apart)
     moved, info = _step_in_place(moving, problem, rows, included, rates)
+    reached = objective(moved, problem, float(info.error), float(np.sum(included)))
     state, judgement = judge(moved._replace(best=state.best, best_error=state.best_error), problem)
-    return state, info, judgement
+    return state, info, reached, judgement
 
 
-def _divergence(parameters: AscentParameters, problem: Problem) -> Array:
-    """Kullback-Leibler divergence of the belief from the prior."""
+def objective(state: State, problem: Problem, error: float, n_pairs: float) -> float:
+    """What the ascent raises, for one pair; on the host, where it has nothing to compile.
 
-    def of(mean: Array, var: Array, prior_var: Array) -> Array:
-        ratio = var / prior_var
-        return 0.5 * jnp.sum(ratio - 1 - jnp.log(ratio) + mean * mean / prior_var)
+    Parameters
+    ----------
+    state : State
+        After a pass.
+    problem : Problem
+        What is given.
+    error : float
+        Mean squared error of the training pairs.
+    n_pairs : float
+        How many there are.
 
-    (encoder, residual), prior = posterior(parameters), problem.prior_encoder
-    return of(encoder.mean - prior.mean, encoder.var, prior.var) + of(
-        residual.mean, residual.var, problem.prior_residual_var
+    Returns
+    -------
+    float
+        The expected log density less what the divergence from the prior counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayeslista.inference import variational
+    >>> pairs = np.ones((4, 1), np.float32), 0.5 * np.ones((4, 1), np.float32)
+    >>> start = np.ones((1, 1), np.float32)
+    >>> state, problem = variational.init(start, start, np.full(2, 0.1, np.float32), pairs, pairs, True)
+    >>> [round(variational.objective(state, problem, 0.1, n_pairs), 2) for n_pairs in (4, 400)]
+    [-3.9, -0.35]
+    """
+    parameters, (mean, rows, columns), residual_var, noise_var = jax.tree.map(
+        lambda part: np.asarray(part, np.float64),
+        (state.parameters, problem.prior_encoder, problem.prior_residual_var, state.noise_var),
     )
+
+    def divergence(departure: Any, log_rows: Any, log_columns: Any, prior_rows: Any, prior_columns: Any) -> float:
+        """Of Gaussians whose variances, those of the prior too, are the product of a row's factor and a column's."""
+        rows, columns = log_rows - np.log(prior_rows), log_columns - np.log(prior_columns)
+        m, n = departure.shape
+        squares = np.sum((departure / np.atleast_1d(prior_rows)[:, None]) * (departure / prior_columns))
+        logs = n * np.sum(rows) + m * np.sum(columns)
+        return 0.5 * float(np.sum(np.exp(rows)) * np.sum(np.exp(columns)) - m * n - logs + squares)
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        encoder, residual, p, q, r, t, _ = parameters
+        whole = divergence(encoder - mean, p, q, rows, columns) + divergence(residual, r, t, residual_var, 1.0)
+        likelihood = -0.5 * float(np.log(2 * np.pi * noise_var) + error / noise_var) * len(encoder)
+    return likelihood - _TEMPERATURE / n_pairs * whole
 
 
 def schedule(n_pass: int, n_batches: int, max_passes: int) -> Float[np.ndarray, " b"]:
