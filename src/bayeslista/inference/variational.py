@@ -338,14 +338,16 @@ def objective(state: State, problem: Problem, error: float, n_pairs: float) -> f
         """Of Gaussians whose variances, those of the prior too, are the product of a row's factor and a column's."""
         rows, columns = log_rows - np.log(prior_rows), log_columns - np.log(prior_columns)
         m, n = departure.shape
-        squares = np.sum((departure / np.atleast_1d(prior_rows)[:, None]) * (departure / prior_columns))
+        squares = (1 / prior_rows) @ (departure * departure) @ (1 / prior_columns)
         logs = n * np.sum(rows) + m * np.sum(columns)
         return 0.5 * float(np.sum(np.exp(rows)) * np.sum(np.exp(columns)) - m * n - logs + squares)
 
+    encoder, residual, p, q, r, t, _ = parameters
+    d = len(encoder)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        encoder, residual, p, q, r, t, _ = parameters
-        whole = divergence(encoder - mean, p, q, rows, columns) + divergence(residual, r, t, residual_var, 1.0)
-        likelihood = -0.5 * float(np.log(2 * np.pi * noise_var) + error / noise_var) * len(encoder)
+        whole = divergence(encoder - mean, p, q, rows, columns)
+        whole += divergence(residual, r, t, np.full(d, residual_var), np.ones(d))
+        likelihood = -0.5 * d * float(np.log(2 * np.pi * noise_var) + error / noise_var)
     return likelihood - _TEMPERATURE / n_pairs * whole
 
 
