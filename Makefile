@@ -38,8 +38,8 @@ types: $(READY)  ## static types
 # time.
 XLA := --xla_cpu_multi_thread_eigen=false --xla_cpu_parallel_codegen_split_count=1
 QUICKLY := --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0
-# What one process has compiled, the others read; a largest size makes them take turns at writing.
-CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.jax_cache" JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
+# What one process has compiled, the others read, modules of Python, too; a largest size makes them take turns at writing.
+CACHE := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.jax_cache" JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 PYTEST := $(CACHE) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov
 
