@@ -40,6 +40,7 @@ def filtered(data):
 both = pytest.mark.parametrize("inference", ["variational", "adf"])
 
 
+@pytest.mark.no_cover
 @parametrize_with_checks([BayesLISTA()])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)

@@ -26,6 +26,7 @@ def pairs():
     return X, observations[:N], codes[:N], observations[N:], codes[N:]
 
 
+@pytest.mark.no_cover
 @parametrize_with_checks([LISTA()])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)

@@ -370,6 +370,7 @@ def complaint(entry, function, bad):
     return None if legal else "answers with what is not finite"
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("entry", ARRAY_ENTRIES)
 def test_bad_arrays_are_refused_by_a_message_or_answered_by_numbers(entry):
     function, shape = ARRAY_ENTRIES[entry]
@@ -377,6 +378,7 @@ def test_bad_arrays_are_refused_by_a_message_or_answered_by_numbers(entry):
     assert not {name: said for name, said in wrong.items() if said}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("entry", NUMBER_ENTRIES)
 def test_bad_numbers_and_choices_are_refused_by_a_message_or_answered_by_numbers(entry, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # a bad path may be a good name
@@ -412,6 +414,7 @@ TREES = st.recursive(SCALARS, lambda parts: st.lists(parts, max_size=4) | st.dic
 QUICK = ("ISTA.predict", "ISTA.fit(X)", "ISTA.fit(y)", "nmse(B_pred)", "crps(B)", "SpikeSlab.cdf", "fit_stream")
 
 
+@pytest.mark.no_cover
 @settings(max_examples=30)
 @given(st.sampled_from(QUICK), TREES)
 def test_whatever_is_made_of_lists_and_scalars_is_refused_or_answered(entry, tree):

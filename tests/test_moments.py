@@ -113,6 +113,7 @@ def _ours(mean, var, shrinkage):
     return result | {f"slab_{k}" if k.startswith(("mean", "var")) else k: v for k, v in slab.items()}
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("dtype", "relative", "absolute"),
     [(np.float64, 1e-9, 1e-12), (np.float32, 1e-4, 1e-6)],
