@@ -33,18 +33,21 @@ lint: $(READY)  ## style, formatting and the direction of imports
 types: $(READY)  ## static types
 	$(BIN)/mypy
 
-# Most of the time of the tests is compilation. The kernels are tested as users compile them; all else is compiled by
-# XLA's older code generator and without optimisation, in a third of the time.
+# Most of the time of the tests is compilation. The kernels, and what computes for longer than it compiles, are tested as
+# users compile them; all else is compiled by XLA's older code generator and without optimisation, in a third of the
+# time.
 XLA := --xla_cpu_multi_thread_eigen=false --xla_cpu_parallel_codegen_split_count=1
 QUICKLY := --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0
-# What one process has compiled, the others read; a largest size makes them take turns at writing.
-CACHE := JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.jax_cache" JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
+# What one process has compiled, the others read, modules of Python, too; a largest size makes them take turns at writing.
+CACHE := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.jax_cache" JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
 PYTEST := $(CACHE) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov
 
+OPTIMISED := tests/test_moments.py tests/test_reference.py
+
 unit: $(READY)  ## tests with branch coverage
-	XLA_FLAGS="$(XLA)" $(PYTEST) --cov-report= --cov-fail-under=0 tests/test_moments.py
-	XLA_FLAGS="$(XLA) $(QUICKLY)" $(PYTEST) --cov-append --cov-report=term --ignore tests/test_moments.py
+	XLA_FLAGS="$(XLA)" $(PYTEST) --cov-report= --cov-fail-under=0 $(OPTIMISED)
+	XLA_FLAGS="$(XLA) $(QUICKLY)" $(PYTEST) --cov-append --cov-report=term $(OPTIMISED:%=--ignore %)
 
 # PyTorch, a peer to compare with, wants an older mpmath than the tests do.
 $(VENV)-bench/.ready: pyproject.toml constraints.txt

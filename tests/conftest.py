@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,19 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave examples out of coverage: what is covered has a test of its own, and examples run faster untraced."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector of garbage what stays until the end: modules and tests, a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

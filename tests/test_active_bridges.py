@@ -23,6 +23,7 @@ class Believer:
         return SpikeSlab(np.repeat(0.5 / (1.0 + size), 3, axis=1), 0.0, (1.0 + size) ** 3)
 
 
+@pytest.mark.no_cover
 def test_the_loop_of_query_and_teach_beats_chance():
     runpy.run_path(str(EXAMPLES / "active_learning_loop.py"))
 

@@ -40,6 +40,7 @@ def filtered(data):
 both = pytest.mark.parametrize("inference", ["variational", "adf"])
 
 
+@pytest.mark.no_cover
 @parametrize_with_checks([BayesLISTA()])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
@@ -501,26 +502,3 @@ def test_progress_is_shown_on_request(data, capsys):
 def test_bad_parameters_are_refused_by_name(data, parameters, message, method):
     with pytest.raises(ValueError, match=message):
         getattr(BayesLISTA(**parameters), method)(data.Y_train, data.B_train)
-
-
-# What the published code reaches in 150 and in 100 passes.
-@pytest.mark.parametrize(("n_layers", "passes", "target"), [(4, 30, 0.64), (10, 15, 0.61)])
-def test_no_worse_than_the_published_code_in_a_fifth_of_its_passes(shared, n_layers, passes, target):
-    with np.load(shared / "reference" / "published_code_synthetic.npz") as file:
-        X, Y_train, B_train, Y_test, B_test = (
-            file[key] for key in ("X", "y_train", "beta_train", "y_test", "beta_test")
-        )
-    model = BayesLISTA(
-        n_layers, design_matrix=X, inference="adf", shrinkage=0.1, max_iter=passes, tol=0, random_state=0
-    )
-    model.fit(Y_train, B_train)
-    assert model.n_iter_ == passes
-    assert nmse(B_test, model.predict(Y_test)) <= target
-
-
-@pytest.mark.parametrize(("n_layers", "target"), [(4, 0.51), (10, 0.45)])
-def test_the_default_is_close_to_what_this_family_can_do(shared, n_layers, target):
-    with np.load(shared / "reference" / "limit_k50.npz") as file:
-        X, Y_train, B_train, Y_test, B_test = (file[key] for key in ("X", "Y_train", "B_train", "Y_test", "B_test"))
-    model = BayesLISTA(n_layers, design_matrix=X, random_state=0).fit(Y_train, B_train)
-    assert nmse(B_test, model.predict(Y_test)) <= target

@@ -173,11 +173,13 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(tiny, tmp_path, monke
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.no_cover
 def test_the_quick_start_runs(capsys):
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "quickstart.py"), run_name="__main__")
     assert "NMSE of the mean: 0.3" in capsys.readouterr().out
 
 
+@pytest.mark.no_cover
 def test_the_photograph_is_reconstructed_and_its_errors_are_foretold(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["photograph.py", str(tmp_path)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "photograph.py"), run_name="__main__")

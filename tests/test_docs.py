@@ -152,6 +152,7 @@ class TestExamples:
         with pytest.raises(ValueError, match="no docstring"):
             tool("build").with_title("print(1)\n")
 
+    @pytest.mark.no_cover
     @pytest.mark.parametrize("name", ["model_in_pictures", "overview"])
     def test_pictures_of_the_pages_can_be_made_anew(self, name, monkeypatch, tmp_path, capsys):
         script = REPOSITORY / "examples" / f"{name}.py"

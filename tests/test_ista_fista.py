@@ -20,6 +20,7 @@ def pairs():
     return X, codes @ X.T + 0.05 * rng.standard_normal((N, K)), codes
 
 
+@pytest.mark.no_cover
 @parametrize_with_checks([ISTA(), FISTA()])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)

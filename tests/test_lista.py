@@ -1,7 +1,5 @@
 """LISTA as an estimator: learning, stopping, seeds, scales and what it reports."""
 
-import warnings
-
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -28,6 +26,7 @@ def pairs():
     return X, observations[:N], codes[:N], observations[N:], codes[N:]
 
 
+@pytest.mark.no_cover
 @parametrize_with_checks([LISTA()])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
@@ -195,20 +194,3 @@ def test_searches_work(pairs):
     X, observations, codes, *_ = pairs
     search = GridSearchCV(LISTA(4, design_matrix=X, random_state=0), {"max_iter": [1, 20]}, cv=2)
     assert search.fit(observations, codes).best_params_ == {"max_iter": 20}
-
-
-@pytest.mark.parametrize(("n_layers", "target"), [(4, 0.59), (10, 0.57)])
-@pytest.mark.parametrize("random_state", [0, 1])
-def test_the_default_is_a_strong_baseline(shared, n_layers, target, random_state):
-    data = np.load(shared / "reference" / "limit_k50.npz")
-    model = LISTA(n_layers, design_matrix=data["X"], random_state=random_state).fit(data["Y_train"], data["B_train"])
-    assert nmse(model, data["Y_test"], data["B_test"]) <= target
-
-
-def test_the_published_recipe_is_on_its_way_to_the_published_error(shared):
-    data = np.load(shared / "reference" / "published_code_synthetic.npz")
-    model = LISTA.published(10, design_matrix=data["X"], max_iter=30, random_state=0, dtype="float32")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NumericalWarning)
-        model.fit(data["y_train"], data["beta_train"])
-    assert 0.57 < nmse(model, data["y_test"], data["beta_test"]) < 0.63

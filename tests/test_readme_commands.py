@@ -66,6 +66,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_printed_commands_work(document, folder):
     for words in commands(document):

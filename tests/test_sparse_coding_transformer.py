@@ -68,6 +68,7 @@ class AnyWidth(SparseCodingTransformer):
         return np.random.default_rng(0).standard_normal((4, observations.shape[1]))
 
 
+@pytest.mark.no_cover
 @parametrize_with_checks([AnyWidth(estimator=ISTA(2))])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
@@ -289,6 +290,7 @@ def test_classes_that_load_does_not_know_are_refused(atoms, tmp_path):
         bayeslista.load(tmp_path / "model")
 
 
+@pytest.mark.no_cover
 def test_hidden_pixels_are_filled_in_and_their_errors_are_foretold(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["dictionary_learning.py", str(tmp_path)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "dictionary_learning.py"), run_name="__main__")
