@@ -239,7 +239,8 @@ def test_scale_does_not_matter(data, inference, scale, request):
     mean, std = scaled.predict(scale * data.Y_test, return_std=True)
     expected_mean, expected_std = model.predict(data.Y_test, return_std=True)
     np.testing.assert_allclose(mean, scale * expected_mean, atol=1e-6 * scale * np.sqrt(np.mean(expected_mean**2)))
-    np.testing.assert_allclose(std, scale * expected_std, rtol=1e-6)
+    # They are carried in single precision: docs/speed.md promises as much.
+    np.testing.assert_allclose(std, scale * expected_std, rtol=1e-5)
     np.testing.assert_allclose(scaled.shrinkage_, scale * model.shrinkage_, rtol=1e-6)
 
 
