@@ -36,7 +36,7 @@ def bench(
     lines = [f"{'':20}{'first fit':>12}{'fit':>12}{'a signal':>14}"]
     rows = []
     for row in measure_speed(components, observed, layers, n_signals=signals, dtype=dtype.value):
-        say(f"{row.estimator} is measured.")
+        say(f"{row.estimator}: {1e6 * row.predict:.2f} µs a signal.")
         rows.append(row._asdict())
         lines.append(f"{row.estimator:20}{row.first_fit:10.2f} s{row.fit:10.2f} s{1e6 * row.predict:11.2f} µs")
     tell({"seconds": rows}, lines, as_json)
