@@ -61,6 +61,32 @@ def test_evidence_is_at_its_best():
         assert log_evidence(noise_var, noise_var / ridge * factor) < best
 
 
+def test_rounding_does_not_decide_what_few_pairs_say():
+    """Fewer than coefficients can be explained without noise: where that is less likely, noise is found."""
+    n_noisy = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        B = random.standard_normal((12, 20))
+        Y = B @ random.standard_normal((20, 9)) + random.standard_normal((12, 9))
+
+        def log_evidence(noise_var, B=B, Y=Y):
+            """At the best size of the matrix, whose entries are alike or so where coefficients have one scale."""
+            covariances = [
+                size * (B * by_column) @ B.T + noise_var * np.eye(12)
+                for size in np.geomspace(0.1, 10, 100)
+                for by_column in (np.ones(20), 1 / np.mean(B**2, axis=0))
+            ]
+            return max(
+                -0.5 * np.trace(np.linalg.solve(each, Y @ Y.T)) - 4.5 * np.linalg.slogdet(each)[1]
+                for each in covariances
+            )
+
+        if max(map(log_evidence, np.geomspace(0.03, 3, 15))) > log_evidence(1e-9) + 0.01:
+            n_noisy += 1
+            assert matrix_posterior(gather_statistics(Y, B)).noise_var > 0.01, seed
+    assert n_noisy > 10
+
+
 def test_a_learned_matrix_misses_by_as_much_as_its_spread_says():
     data = make_sparse_codes(60, 0, 40, 30, noise_std=0.5, random_state=2)
     mean, spread, noise_var = matrix_posterior(gather_statistics(data.Y_train, data.B_train))

@@ -370,7 +370,6 @@ def complaint(entry, function, bad):
     return None if legal else "answers with what is not finite"
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("entry", ARRAY_ENTRIES)
 def test_bad_arrays_are_refused_by_a_message_or_answered_by_numbers(entry):
     function, shape = ARRAY_ENTRIES[entry]
@@ -378,7 +377,6 @@ def test_bad_arrays_are_refused_by_a_message_or_answered_by_numbers(entry):
     assert not {name: said for name, said in wrong.items() if said}
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("entry", NUMBER_ENTRIES)
 def test_bad_numbers_and_choices_are_refused_by_a_message_or_answered_by_numbers(entry, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # a bad path may be a good name

@@ -190,14 +190,19 @@ def _matrix_posterior(sums: Statistics, scale: _Floats) -> tuple[float, MatrixPo
     """Log evidence at its best and the posterior, where coefficients over `scale` meet columns of one size."""
     gram, cross = sums.code_gram / np.outer(scale, scale), sums.cross / scale
     eigenvalues, vectors = np.linalg.eigh(gram)
-    eigenvalues = np.maximum(eigenvalues, 0.0)
-    explained = np.sum((cross @ vectors) ** 2, axis=0)
+    # Fewer pairs than coefficients leave some of them zero, but for rounding.
+    eigenvalues = np.where(eigenvalues > len(gram) * np.finfo(float).eps * eigenvalues[-1], eigenvalues, 0.0)
+    known = eigenvalues > 0.0
+    explained = np.sum((cross @ vectors) ** 2, axis=0)[known] / eigenvalues[known]
     total = float(np.trace(sums.observed_gram))
+    least = max(total - float(np.sum(explained)), 0.0)
     n_observed = len(cross)
     n_numbers = max(float(sums.n_pairs), 1.0) * n_observed
 
     def residual(ridge: float) -> float:
-        return max(total - float(np.sum(explained / (eigenvalues + ridge))), _RESIDUAL_FLOOR * total, 1e-300)
+        # What the ridge adds to the least that is left: rounding would decide a difference that is small.
+        added = float(np.sum(explained * (ridge / (eigenvalues[known] + ridge))))
+        return max(least + added, _RESIDUAL_FLOOR * total, 1e-300)
 
     def log_evidence(ridge: float) -> float:
         freedom = n_observed * float(np.sum(np.log1p(eigenvalues / ridge)))
