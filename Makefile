@@ -64,10 +64,11 @@ ONLY ?= test
 bench: $(VENV)-bench/.ready  ## speed beside the machine's floor and beside peers, in results/bench.md; most of an hour
 	BENCH_CORES=1 $(SPEED) --benchmark-json=results/bench_1.json
 	BENCH_CORES=2 $(SPEED) --benchmark-json=results/bench_2.json
+	BENCH_CORES=1 $(BENCH) benchmarks/speed/ratios.py results/bench_ratios.json
 	$(BENCH) benchmarks/speed/first_calls.py results/bench_first.json
 	$(BENCH) benchmarks/speed/growth.py results/bench_growth
 	$(BENCH) benchmarks/speed/render.py results/bench.md results/bench_1.json results/bench_2.json \
-		results/bench_first.json results/bench_growth.json
+		results/bench_ratios.json results/bench_first.json results/bench_growth.json
 
 reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
 	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
