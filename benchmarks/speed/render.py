@@ -116,7 +116,8 @@ def main() -> None:
     lines += [f"| {name}: a whole fit | {value:.2f} | | | | |" for name, value in told["fit"].items()]
     lines += [f"| import {name} | {value:.2f} | | | | |" for name, value in told["import"].items()]
     lines += ["", "## Growth", "", "![Time by pairs, coefficients, observations and layers](bench_growth.png)", ""]
-    lines += ["## The bars", "", "Ratios are of best times that took turns.", "", *bars(ratios, told, grown)]
+    note = "Ratios are of best times that took turns; what the tables show was measured minutes apart."
+    lines += ["## The bars", "", note, "", *bars(ratios, told, grown)]
     Path(out).write_text("\n".join(lines) + "\n")
     print(f"written to {out}")
 
