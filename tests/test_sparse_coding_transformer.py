@@ -68,7 +68,6 @@ class AnyWidth(SparseCodingTransformer):
         return np.random.default_rng(0).standard_normal((4, observations.shape[1]))
 
 
-@pytest.mark.no_cover
 @parametrize_with_checks([AnyWidth(estimator=ISTA(2))])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
