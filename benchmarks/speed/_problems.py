@@ -125,7 +125,7 @@ def variational_pass(problem: Problem):
     rates = np.full(shape[0], 1e-3, dtype)
     call = in_precision(problem, variational.step, state, given, rows, np.ones(shape, dtype), rates)
     d, k, after = problem.d, problem.k, problem.n_layers - 1
-    # With M_S, its squares and X forward and backward, and the gradients of the first two.
+    # With M_S, B and X forward and backward, and the gradients of the first two.
     products = 2 * after * 2 * d * (2 * d + k) + after * 2 * d * 2 * d + 6 * d * k
     n = problem.n_train
     work = problem.floor_of(products, n)
