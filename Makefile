@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PRESET ?= quick
+OUT ?= reproduction_output
+JOBS ?= 2
+# Of layers, undersampling, mnist and active; none are all.
+FIGURES ?=
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit bench reproduce audit docs release-check clean
+.PHONY: help demo test test-slow lint types unit bench reproduce audit docs release-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -21,9 +25,9 @@ $(VENV)/.ready-%: $(READY)
 	@touch $@
 
 demo: $(READY)  ## fit all estimators on the paper's problem; table, figures and a page in demo_output/
-	$(BIN)/python -m bayeslista.demo --out demo_output
+	$(BIN)/python -m reproduction.demo --out demo_output
 
-test: lint types unit  ## lint, types, tests
+test: lint types unit  ## lint, types, tests but the slow ones
 
 lint: $(READY)  ## style, formatting and the direction of imports
 	$(BIN)/ruff check .
@@ -41,13 +45,16 @@ QUICKLY := --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=
 # What one process has compiled, the others read, modules of Python, too; a largest size makes them take turns at writing.
 CACHE := PYTHONDONTWRITEBYTECODE= JAX_COMPILATION_CACHE_DIR="$(CURDIR)/.jax_cache" JAX_COMPILATION_CACHE_MAX_SIZE=4000000000 \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2
-PYTEST := $(CACHE) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov
+PYTEST := $(CACHE) OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-OPTIMISED := tests/test_moments.py tests/test_reference.py
+OPTIMISED := tests/numerics/test_soft_threshold.py tests/estimators/test_reference.py
 
 unit: $(READY)  ## tests with branch coverage
-	XLA_FLAGS="$(XLA)" $(PYTEST) --cov-report= --cov-fail-under=0 $(OPTIMISED)
-	XLA_FLAGS="$(XLA) $(QUICKLY)" $(PYTEST) --cov-append --cov-report=term $(OPTIMISED:%=--ignore %)
+	XLA_FLAGS="$(XLA)" $(PYTEST) --cov -m "not slow" --cov-report= --cov-fail-under=0 $(OPTIMISED)
+	XLA_FLAGS="$(XLA) $(QUICKLY)" $(PYTEST) --cov -m "not slow" --cov-append --cov-report=term $(OPTIMISED:%=--ignore %)
+
+test-slow: $(READY)  ## tests that take minutes: whole examples, faults by the hundred; compiled as users compile
+	XLA_FLAGS="$(XLA)" $(PYTEST) -m slow
 
 # PyTorch, a peer to compare with, wants an older mpmath than the tests do.
 $(VENV)-bench/.ready: pyproject.toml constraints.txt
@@ -70,8 +77,8 @@ bench: $(VENV)-bench/.ready  ## speed beside the machine's floor and beside peer
 	$(BENCH) benchmarks/speed/render.py results/bench.md results/bench_1.json results/bench_2.json \
 		results/bench_ratios.json results/bench_first.json results/bench_growth.json
 
-reproduce: $(READY)  ## the paper's figures, in reproduction/ (PRESET=quick, standard or paper)
-	$(BIN)/bayeslista reproduce --preset $(PRESET) --out reproduction
+reproduce: $(READY)  ## the paper's figures, in OUT=reproduction_output (PRESET=quick, standard or paper; JOBS=2)
+	$(BIN)/python -m reproduction --preset $(PRESET) --out "$(OUT)" --jobs $(JOBS) $(FIGURES)
 
 audit: $(READY)  ## known vulnerabilities of what is pinned, by pip-audit if that is installed; it asks a service
 	@if [ -x $(BIN)/pip-audit ]; then $(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip; \
@@ -84,4 +91,4 @@ release-check: $(VENV)/.ready-release  ## build what a release holds, in a tempo
 	$(BIN)/python scripts/release_check.py
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) $(VENV)-bench demo_output reproduction .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage docs/_build
+	rm -rf $(VENV) $(VENV)-bench demo_output reproduction_output .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .jax_cache .coverage docs/_build

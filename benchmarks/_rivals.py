@@ -17,11 +17,11 @@ from jax import Array
 from sklearn.linear_model import ARDRegression, BayesianRidge, Lasso
 from sklearn.utils import Bunch
 
-from bayeslista import LISTA, SpikeSlab
-from bayeslista.experiments.gibbs import gibbs_posterior
-from bayeslista.inference.gradient_descent import Weights, make_batches, predict, unanchored
+from bayeslista import LISTA, SpikeSlab, SpikeSlabNet
+from bayeslista.lista.proximal import soft_threshold
+from bayeslista.lista.training import ListaWeights, decoupled, make_batches, predict
 from bayeslista.metrics import crps, fit_spike_head, nmse, with_spike
-from bayeslista.proximal import ista_weights, soft_threshold
+from bayeslista.numerics.linear import ista_weights
 
 N_LAYERS = 10
 NOISE_STD = 0.5  # of the training pairs
@@ -71,7 +71,7 @@ def deep_ensemble(data: Bunch, seed: int, n_members: int = 10, resample: bool = 
 # Dropout -------------------------------------------------------------------------------------------------------------
 
 
-def _noisy_codes(weights: Weights, Y: Array, rate: Array, key: Array) -> Array:
+def _noisy_codes(weights: ListaWeights, Y: Array, rate: Array, key: Array) -> Array:
     """LISTA whose codes are dropped at random between layers."""
     drive = Y @ weights.encoder.T
 
@@ -85,23 +85,31 @@ def _noisy_codes(weights: Weights, Y: Array, rate: Array, key: Array) -> Array:
 
 
 @partial(jax.jit, static_argnames="n_passes")
-def _dropout_samples(weights: Weights, Y: Array, rate: Array, key: Array, n_passes: int) -> Array:
+def _dropout_samples(weights: ListaWeights, Y: Array, rate: Array, key: Array, n_passes: int) -> Array:
     return jax.lax.map(lambda one: _noisy_codes(weights, Y, rate, one), jax.random.split(key, n_passes))
 
 
 @jax.jit
 def _dropout_pass(
-    weights: Weights, state: Any, anchor: Array, Y: Array, B: Array, batches: Any, rates: Weights, rate: Array, key: Any
-) -> tuple[Weights, Any]:
-    """One pass of Adam over the mini-batches, in LISTA's anchored weights."""
+    weights: ListaWeights,
+    state: Any,
+    design_matrix: Array,
+    Y: Array,
+    B: Array,
+    batches: Any,
+    rates: ListaWeights,
+    rate: Array,
+    key: Any,
+) -> tuple[ListaWeights, Any]:
+    """One epoch of Adam over the mini-batches, in LISTA's coupled weights."""
     rule = optax.scale_by_adam()
 
     def descend(carry: Any, given: Any) -> tuple[Any, None]:
         weights, state = carry
         (rows, present), for_batch = given
 
-        def loss(weights: Weights) -> Array:
-            codes = _noisy_codes(unanchored(weights, anchor), Y[rows], rate, for_batch)
+        def loss(weights: ListaWeights) -> Array:
+            codes = _noisy_codes(decoupled(weights, design_matrix), Y[rows], rate, for_batch)
             return jnp.sum(present * jnp.mean((codes - B[rows]) ** 2, axis=1)) / present.sum()
 
         direction, state = rule.update(jax.grad(loss)(weights), state)
@@ -121,18 +129,20 @@ def dropout_network(
     random = np.random.default_rng(seed)
     key = jax.random.key(seed)
     order = random.permutation(len(Y))
-    n_judged = len(Y) // 10
-    judged, learned = order[:n_judged], order[n_judged:]
+    n_held_out = len(Y) // 10
+    held_out, learned = order[:n_held_out], order[n_held_out:]
     start = ista_weights(X)
     (K, D), norm = X.shape, np.sqrt(start.step_inverse)
     shrinkage = min(0.1 / units[1], float(np.sqrt(np.mean((Y @ start.encoder.T) ** 2))))
-    weights = Weights(*map(jnp.asarray, (start.encoder, np.eye(D, dtype="f4"), np.full(N_LAYERS, shrinkage, "f4"))))
-    rates = Weights(0.2 / (norm * np.sqrt(K * D)), 0.02 / D, 0.02)  # as LISTA's at its default learning rate
+    weights = ListaWeights(
+        *map(jnp.asarray, (start.encoder, np.eye(D, dtype="f4"), np.full(N_LAYERS, shrinkage, "f4")))
+    )
+    rates = ListaWeights(0.2 / (norm * np.sqrt(K * D)), 0.02 / D, 0.02)  # as LISTA's at its default learning rate
     state: Any = optax.scale_by_adam().init(weights)
 
-    def error(weights: Weights) -> float:
-        codes = _dropout_samples(unanchored(weights, X), Y[judged], rate, key, 10)
-        return float(jnp.mean((codes.mean(axis=0) - B[judged]) ** 2))
+    def error(weights: ListaWeights) -> float:
+        codes = _dropout_samples(decoupled(weights, X), Y[held_out], rate, key, 10)
+        return float(jnp.mean((codes.mean(axis=0) - B[held_out]) ** 2))
 
     best, least, n_stale = weights, error(weights), 0
     for i in range(max_iter):
@@ -146,7 +156,7 @@ def dropout_network(
             best, least = weights, found
         if n_stale >= patience:
             break
-    network = unanchored(best, X)
+    network = decoupled(best, X)
 
     def forecast(Y: np.ndarray) -> Prediction:
         draws = _dropout_samples(network, np.asarray(Y / units[0], np.float32), rate, key, n_passes)
@@ -180,7 +190,7 @@ def last_layer_laplace(data: Bunch, seed: int, n_steps: int = 200, **options: An
     """
     model = LISTA(N_LAYERS, design_matrix=data.design_matrix, random_state=seed, **options)
     model.fit(data.Y_train, data.B_train)
-    before = Weights(model.encoder_, model.recurrent_, model.shrinkage_[:-1])
+    before = ListaWeights(model.encoder_, model.recurrent_, model.shrinkage_[:-1])
 
     def features(Y: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True):
@@ -213,7 +223,7 @@ def last_layer_laplace(data: Bunch, seed: int, n_steps: int = 200, **options: An
 # A signal at a time --------------------------------------------------------------------------------------------------
 
 
-def bootstrap_lasso(data: Bunch, seed: int, n_resamples: int = 50, n_judged: int = 100) -> Predictor:
+def bootstrap_lasso(data: Bunch, seed: int, n_resamples: int = 50, n_held_out: int = 100) -> Predictor:
     """Residual bootstrap: a Lasso, and Lassos of its fit plus residuals drawn anew. Its samples have exact zeros.
 
     The mean is that of the Lasso itself: the bootstrap's is shrunk twice. The penalty is that of the least NMSE on
@@ -230,7 +240,7 @@ def bootstrap_lasso(data: Bunch, seed: int, n_resamples: int = 50, n_judged: int
             model.coef_ = start.copy()
         return model.fit(X, Y.T).coef_.reshape(len(Y), -1)
 
-    Y, B = data.Y_train[:n_judged], data.B_train[:n_judged]
+    Y, B = data.Y_train[:n_held_out], data.B_train[:n_held_out]
     largest = np.median(np.max(np.abs(Y @ X), axis=1)) / K
     alpha = min(largest * np.geomspace(1e-3, 0.5, 12), key=lambda alpha: nmse(B, solve(alpha, Y)))
 
@@ -276,23 +286,9 @@ bayesian_ridge = partial(per_signal, BayesianRidge)
 # The limit -----------------------------------------------------------------------------------------------------------
 
 
-def exact_posterior(data: Bunch, seed: int, n_signals: int = 200, **sweeps: int) -> Callable[[np.ndarray], SpikeSlab]:
-    """The posterior of the model that made the training pairs, by Gibbs sampling.
-
-    Its slab is read as a Gaussian with the same mean and variance, at least that given all other coefficients. What it
-    takes to compile counts as a fit.
-    """
-    K, D = data.design_matrix.shape
-    least_var = 1 / (1 + np.sum(data.design_matrix**2, axis=0) / NOISE_STD**2)
-    ladder = (1.0,) if K >= 0.7 * D else 2.0 ** np.linspace(0, 3, 7)
-
-    def forecast(Y: np.ndarray, **sweeps: int) -> SpikeSlab:
-        options = {"noise_std": NOISE_STD, "temperatures": ladder, "random_state": seed, **sweeps}
-        found = gibbs_posterior(data.design_matrix, Y, **options)
-        chance = np.maximum(found.prob_active, 1e-300)
-        slab_mean = found.mean / chance
-        slab_var = np.maximum((found.var + found.mean**2) / chance - slab_mean**2, least_var)
-        return SpikeSlab(np.clip(chance, 1e-6, 1 - 1e-6), slab_mean, slab_var)
-
-    forecast(np.zeros((n_signals, K)), n_burn_in=0, n_sweeps=1)
-    return lambda Y: forecast(Y, **sweeps)
+def exact_posterior(data: Bunch, seed: int) -> Callable[[np.ndarray], SpikeSlab]:
+    """The posterior of the model that made the training pairs, but for the gap of its slab. Compiling is its fit."""
+    known = {"prob_active": 0.2, "slab_var": 1.0, "noise_std": NOISE_STD}
+    model = SpikeSlabNet(mode="exact", design_matrix=data.design_matrix, random_state=seed, **known)
+    model.predict(data.Y_train[:1])
+    return model.predict_dist

@@ -21,9 +21,9 @@ import numpy as np
 
 from bayeslista import FISTA, LISTA, BayesLISTA, NumericalWarning, SpikeSlab
 from bayeslista.datasets import load_mnist_codes, make_sparse_codes
-from bayeslista.experiments.methods import METHODS as FIGURE_METHODS
-from bayeslista.experiments.methods import Problem
 from bayeslista.metrics import brier_score, log_score, nmse, pit_coverage, variance_ratio
+from reproduction.methods import METHODS as FIGURE_METHODS
+from reproduction.methods import Problem
 
 COLUMNS = [
     "problem", "n_observed", "n_layers", "seed", "method",
@@ -113,7 +113,7 @@ def run(cell: Cell, seed: int, wanted: list[str], done: set[tuple[str, ...]]) ->
         row |= {"seconds": time.perf_counter() - begin, "nmse": nmse(data.B_test, predicted)}
         if isinstance(method, BayesLISTA):
             row |= scores(method.predict_dist(data.Y_test), data, seed)
-            row["worst_pass"] = float(np.max(method.history_["training_nmse"]))  # NaN if any pass was not finite
+            row["worst_pass"] = float(np.max(method.history_["training_nmse"]))  # NaN if any epoch was not finite
         yield row
 
 
@@ -133,8 +133,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "Made by `python benchmarks/accuracy.py`: mean ± standard deviation over seeds. Variance ratio: mean predicted",
         "variance over mean squared error. PIT: share of coefficients whose randomised probability integral transform",
         "lies in its central 50 and 90 %. Log score: mean log density in the mixed measure, beside that of a constant",
-        "spike and slab fitted to the training codes. Brier: of P(active). Worst pass: the largest NMSE that any pass",
-        "of learning recorded.",
+        "spike and slab fitted to the training codes. Brier: of P(active). Worst epoch: the largest NMSE of any epoch",
+        "of training.",
         "",
         "| problem | K | L | method | seeds | " + " | ".join(name.replace("_", " ") for name in shown) + " |",
         "|" + "---|" * (5 + len(shown)),

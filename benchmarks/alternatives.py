@@ -1,7 +1,7 @@
 """Layers that SpikeSlabNet does not have: diagonal GAMP and AMP, beside those that it has.
 
-All know matrix, prior and noise, and none learns a scalar. GAMP has a variance for every coefficient and observed value
-and takes no factorisation; AMP has one for all. New beliefs are damped by the share in the table's name.
+Matrix, prior and noise are given; no scalar is learned. GAMP has a variance for every coefficient and observed value
+and takes no factorisation; AMP has one for all. New moments are damped by the share in the table's name.
 
     python benchmarks/alternatives.py [--seeds 0 1 …] [--out results]
 """
@@ -15,10 +15,10 @@ import numpy as np
 from sklearn.utils import Bunch
 
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.denoiser import denoise, slab_prior
-from bayeslista.message_passing import make_problem
 from bayeslista.metrics import nmse
-from bayeslista.spike_slab_network import default_scalars, run_network
+from bayeslista.spike_slab.denoiser import denoise, slab_prior
+from bayeslista.spike_slab.model import make_problem
+from bayeslista.spike_slab.network import default_scalars, run_network
 
 PROB_ACTIVE, SLAB_VAR, NOISE_VAR, N_LAYERS = 0.2, 1.17, 0.25, 20
 DICTIONARIES = ("K = 50", "K = 80", "K = 50, equicorrelated 0.9")
@@ -32,8 +32,8 @@ def load(name: str, seed: int) -> Bunch:
     return make_sparse_codes(1, 500, n_observed, 100, design_matrix=X, random_state=seed)
 
 
-def mean_of(belief: Any) -> np.ndarray:
-    return np.asarray(jax.nn.sigmoid(belief.log_odds) * belief.slab_mean)
+def mean_of(posterior: Any) -> np.ndarray:
+    return np.asarray(jax.nn.sigmoid(posterior.log_odds) * posterior.slab_mean)
 
 
 def generalised_message_passing(X: np.ndarray, Y: np.ndarray, share: float, common: bool) -> np.ndarray:
@@ -48,13 +48,15 @@ def generalised_message_passing(X: np.ndarray, Y: np.ndarray, share: float, comm
         return np.broadcast_to(values.mean(axis=1, keepdims=True), values.shape) if common else values
 
     for _ in range(N_LAYERS):
-        spread = averaged(var @ power.T)
-        predicted = mean @ X.T - spread * score
-        score = share * (Y - predicted) / (spread + NOISE_VAR) + (1 - share) * score
-        precision = share / (spread + NOISE_VAR) + (1 - share) * precision
+        variance = averaged(var @ power.T)
+        predicted = mean @ X.T - variance * score
+        score = share * (Y - predicted) / (variance + NOISE_VAR) + (1 - share) * score
+        precision = share / (variance + NOISE_VAR) + (1 - share) * precision
         cavity_var = 1 / averaged(precision @ power)
-        belief = denoise(mean + cavity_var * (score @ X), cavity_var, prior)
-        chance, slab_mean, slab_var = (np.asarray(part) for part in (jax.nn.sigmoid(belief.log_odds), *belief[1:]))
+        posterior = denoise(mean + cavity_var * (score @ X), cavity_var, prior)
+        chance, slab_mean, slab_var = (
+            np.asarray(part) for part in (jax.nn.sigmoid(posterior.log_odds), *posterior[1:])
+        )
         mean = share * chance * slab_mean + (1 - share) * mean
         var = share * chance * (slab_var + (1 - chance) * slab_mean**2) + (1 - share) * var
     return mean

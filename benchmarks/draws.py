@@ -1,4 +1,4 @@
-"""What moments say of the network's spread, beside draws of its weights: afresh in every layer, or shared by all.
+"""The network's predicted variance, beside draws of its weights: afresh in every layer, or shared by all.
 
     python benchmarks/draws.py [--out results/draws.md]
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from bayeslista import BayesLISTA
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.proximal import soft_threshold
+from bayeslista.lista.proximal import soft_threshold
 
 N_DRAWS, N_SIGNALS, SEEDS = 2000, 20, (0, 1, 2)
 N_SHUFFLED = 500, 4  # draws and signals where every draw has its own matrices at once
@@ -81,11 +81,11 @@ def main() -> None:
             data = make_sparse_codes(1000, N_SIGNALS, 50, 100, random_state=seed)
             model = BayesLISTA(n_layers, design_matrix=data.design_matrix, random_state=seed)
             var = model.fit(data.Y_train, data.B_train).predict_dist(data.Y_test, include_noise=False).var()
-            model._learner.spread = 1.0
+            model._learner.variance_ratio = 1.0
             alone = model.predict_dist(data.Y_test, include_noise=False).var()
             afresh, shared = (drawn_variance(model, data.Y_test, afresh, seed) for afresh in (True, False))
-            told = np.array([var.mean(), var.mean(), alone.mean(), alone[: N_SHUFFLED[1]].mean()])
-            ratios.append(np.sqrt(told / [afresh, shared, afresh, independent_variance(model, data.Y_test, seed)]))
+            predicted = np.array([var.mean(), var.mean(), alone.mean(), alone[: N_SHUFFLED[1]].mean()])
+            ratios.append(np.sqrt(predicted / [afresh, shared, afresh, independent_variance(model, data.Y_test, seed)]))
         cells = [f"{part.mean():.3f} ({part.min():.3f} to {part.max():.3f})" for part in np.array(ratios).T]
         lines.append(f"| {n_layers} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)

@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--signals 2000000] [--some 200000] [--seeds 3] [--out results/scaling.md]
 
 Workers are processes of one thread on this machine, each on a core of its own. Throughputs of one and two workers are
-measured in turns, the best of several; processor time and the load of the machine are told beside them. The last tables
+measured in turns, the best of several; processor time and the load of the machine stand beside them. The last tables
 are a simulation from the costs measured before them.
 """
 
@@ -30,13 +30,13 @@ from distributed import Client, LocalCluster
 from sklearn.base import clone
 
 from bayeslista import BayesLISTA, SpikeSlabNet
+from bayeslista.bayes_lista import early_stopping, variational, variational_fit
+from bayeslista.bayes_lista.ascent import VariationalAscent
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.distributed import fit, predict_to_zarr
-from bayeslista.estimators import _variational
-from bayeslista.estimators._learners import Pass
-from bayeslista.generative import gather_statistics
-from bayeslista.inference import judging, variational
 from bayeslista.metrics import log_score, nmse, pit_coverage
+from bayeslista.numerics.epochs import Epoch
+from bayeslista.out_of_core.dask import fit, predict_to_zarr
+from bayeslista.spike_slab.empirical_bayes import gather_statistics
 
 N_COMPONENTS, N_OBSERVED, N_LAYERS = 100, 50, 10
 N_SHARDS, REPEATS = 4, 5
@@ -151,7 +151,7 @@ def prediction(n_signals, n_some):
     lines += [
         "",
         f"By the clock two workers are {one[:, 0].min() / two[:, 0].min():.2f} times as fast as one (best of {REPEATS} "
-        f"each; in turns: {each}), on {os.cpu_count()} cores that they share with the load told. They take "
+        f"each; in turns: {each}), on {os.cpu_count()} cores that they share with that load. They take "
         f"{two[:, 1].min() / one[:, 1].min():.2f} times the processor time of one for the same signals.",
         "",
     ]
@@ -159,25 +159,25 @@ def prediction(n_signals, n_some):
 
 
 def merging_every_step(n_shards, batch):
-    """An ascent on shards, simulated here, that averages after every step in place of every pass."""
+    """An ascent on shards, simulated here, that averages after every step in place of every epoch."""
 
-    class EveryStep(_variational._Ascent):
-        def advance(self, n_pass, random, max_iter):
-            shards, dtype = np.array_split(np.sort(self._chosen), n_shards), self._problem.codes.dtype
+    class EveryStep(VariationalAscent):
+        def advance(self, n_epoch, random, max_iter):
+            shards, dtype = np.array_split(np.sort(self._chosen), n_shards), self.problem.codes.dtype
             n_steps = -(-max(map(len, shards)) // batch)
-            rates = variational.schedule(n_pass, n_steps, max_iter).astype(dtype)
+            rates = variational.schedule(n_epoch, n_steps, max_iter).astype(dtype)
             orders = [np.resize(random.permutation(shard), (n_steps, batch)) for shard in shards]
             for step in range(n_steps):
                 cut = slice(step, step + 1)
                 weights = np.full((1, batch), len(self._chosen) / batch, dtype)
                 found = [
-                    variational.step(self.state, self._problem, order[cut], weights, rates[cut])[0] for order in orders
+                    variational.step(self.state, self.problem, order[cut], weights, rates[cut])[0] for order in orders
                 ]
                 self.state = jax.tree.map(lambda *parts: sum(parts) / len(parts), *found)
-            self.state, judgement = judging.judge(self.state, self._problem)
-            self.error = float(judgement.error)
-            values = {"n_pairs": len(self._chosen), "training_nmse": float(judgement.nmse)}
-            return Pass(values, {"skipped": 0}, {"skipped": 1})
+            self.state, score = early_stopping.validate(self.state, self.problem)
+            self.error = float(score.error)
+            values = {"n_pairs": len(self._chosen), "training_nmse": float(score.nmse)}
+            return Epoch(values, {"skipped": 0}, {"skipped": 1})
 
     return EveryStep
 
@@ -190,10 +190,10 @@ def training(n_seeds):
         f"{N_LAYERS} layers, float64; means over {n_seeds} seeds, on 1,000 test signals. Averaging after every step is "
         "simulated in one process.",
         "",
-        "| | NMSE | coverage of 90 % | log score | passes | messages a worker and pass |",
+        "| | NMSE | coverage of 90 % | log score | epochs | messages a worker and epoch |",
         "|---|---|---|---|---|---|",
     ]
-    names = "one process, `fit`", "averaged every pass, `distributed.fit`", "averaged every step"
+    names = "one process, `fit`", "averaged every epoch, `out_of_core.dask.fit`", "averaged every step"
     found, differences, seconds = ([], [], []), [], []
     with cluster(2) as client:
         for seed in range(n_seeds):
@@ -207,15 +207,15 @@ def training(n_seeds):
             plain = clone(network).fit(*pairs)
             seconds.append((time.process_time() - begin) / (plain.n_iter_ * len(data.B_train)))
             apart = fit(clone(network), *shards, client=client)
-            usual = _variational._Ascent
-            _variational._Ascent = merging_every_step(N_SHARDS, 8)
+            usual = variational_fit.VariationalAscent
+            variational_fit.VariationalAscent = merging_every_step(N_SHARDS, 8)
             often = clone(network).fit(*pairs)
-            _variational._Ascent = usual
+            variational_fit.VariationalAscent = usual
             for told, model in zip(found, (plain, apart, often), strict=True):
                 dist = model.predict_dist(data.Y_test)
                 scores = nmse(data.B_test, dist.mean()), pit_coverage(dist, data.B_test, 0.9, 0)
                 told.append((*scores, log_score(dist, data.B_test), model.n_iter_))
-            nets = [SpikeSlabNet(calibration_steps=0, random_state=seed) for _ in range(2)]
+            nets = [SpikeSlabNet(mode="accurate", calibration_steps=0, random_state=seed) for _ in range(2)]
             fit(nets[0], *shards, client=client)
             nets[1].fit(*pairs)
             differences += [
@@ -224,8 +224,8 @@ def training(n_seeds):
                 for mine, theirs in zip(*folds, strict=True)
             ]
     means = [np.mean(told, axis=0) for told in found]
-    for name, (error, covered, score, passes), messages in zip(names, means, (0, 1, 29), strict=True):
-        lines.append(f"| {name} | {error:.4f} | {covered:.3f} | {score:.3f} | {passes:.0f} | {messages} |")
+    for name, (error, covered, score, epochs), messages in zip(names, means, (0, 1, 29), strict=True):
+        lines.append(f"| {name} | {error:.4f} | {covered:.3f} | {score:.3f} | {epochs:.0f} | {messages} |")
     lines += [
         "",
         f"On shards the NMSE is {means[1][0] - means[0][0]:+.4f} from that of one process. The sums that "

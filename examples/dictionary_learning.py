@@ -1,8 +1,8 @@
-"""Digits of which a third of the pixels is hidden, filled in by a learned dictionary, with a map of the doubt.
+"""Inpainting of digits over a learned dictionary, with a map of the uncertainty.
 
-scikit-learn learns a dictionary from whole digits; SparseCodingTransformer then finds codes of others from 40 noisy
-pixels of 64, and says how sure it is of the pixels that it has not seen. Nothing is tuned, and no code is known. Run it
-with a folder to save the picture in:
+scikit-learn learns a dictionary from whole digits; SparseCodingTransformer then infers codes of others from 40 noisy
+pixels of 64, and predicts the hidden pixels with their variance. Nothing is tuned, and no codes are given. Run it with
+a folder to save the figure in:
 
     python examples/dictionary_learning.py [folder]
 """
@@ -36,7 +36,7 @@ def quality(pixels: np.ndarray) -> float:
     return -10 * float(np.log10(np.mean((pixels - truth)[:, hidden] ** 2)))
 
 
-# Only what atoms show in pixels that are seen can explain these; whole atoms then tell the others.
+# Codes are inferred over the observed pixels of the atoms; whole atoms then give the hidden pixels.
 network = SpikeSlabNet(mode="fast", calibration_steps=0)
 coder = SparseCodingTransformer(atoms[:, seen], estimator=network, random_state=0).fit(Y_known)
 codes = coder.transform_dist(Y_new)
@@ -44,29 +44,29 @@ pixels, pixel_var = codes.mean() @ atoms, codes.var() @ atoms**2
 ours = quality(pixels)
 print(f"{'SparseCodingTransformer':30} {ours:.1f} dB")
 
-rivals = {f"OMP, {n} atoms": {"transform_n_nonzero_coefs": n} for n in (2, 3, 4, 6)}
-rivals |= {
+others = {f"OMP, {n} atoms": {"transform_n_nonzero_coefs": n} for n in (2, 3, 4, 6)}
+others |= {
     f"Lasso, α = {a}": {"transform_algorithm": "lasso_lars", "transform_alpha": a} for a in (0.05, 0.1, 0.3, 1.0)
 }
-found = {name: quality(SparseCoder(atoms[:, seen], **each).transform(Y_new) @ atoms) for name, each in rivals.items()}
+found = {name: quality(SparseCoder(atoms[:, seen], **each).transform(Y_new) @ atoms) for name, each in others.items()}
 for name, value in found.items():
     print(f"{'SparseCoder: ' + name:30} {value:.1f} dB")
 print(f"{'the mean digit':30} {quality(np.zeros_like(truth)):.1f} dB")
 
-error, said = ((pixels - truth) ** 2)[:, hidden], pixel_var[:, hidden]
-ratio = said.mean() / error.mean()
-doubtful = said > np.quantile(said, 0.75)
-share = error[doubtful].sum() / error.sum()
+error, predicted = ((pixels - truth) ** 2)[:, hidden], pixel_var[:, hidden]
+ratio = predicted.mean() / error.mean()
+uncertain = predicted > np.quantile(predicted, 0.75)
+share = error[uncertain].sum() / error.sum()
 print(
-    f"Hidden pixels: predicted variance / squared error {ratio:.2f}; the quarter of them in most doubt has {share:.0%} "
-    f"of the squared error. The noise of {NOISE} looks like {coder.prior_.noise_std:.2f}: no atoms fit a digit exactly."
+    f"Hidden pixels: predicted variance / squared error {ratio:.2f}; the quarter of largest variance has {share:.0%} "
+    f"of the squared error. Noise of {NOISE} is estimated as {coder.prior_.noise_std:.2f}: atoms do not fit exactly."
 )
 best = {kind: max(value for name, value in found.items() if name.startswith(kind)) for kind in ("OMP", "Lasso")}
 assert ours > best["OMP"], "orthogonal matching pursuit with its best count is better"
 assert ours > found["Lasso, α = 1.0"], "the penalty that the dictionary was learned with is better"
-assert ours > best["Lasso"] - 0.7, "a Lasso whose penalty was chosen knowing the truth is far better"
-assert 0.7 < ratio < 1.4, "it does not know how wrong it is"
-assert share > 0.4, "it does not know where it is wrong"
+assert ours > best["Lasso"] - 0.7, "a Lasso whose penalty was chosen on the hidden pixels is far better"
+assert 0.7 < ratio < 1.4, "the variance is not calibrated"
+assert share > 0.4, "the variance does not rank the errors"
 
 if len(sys.argv) > 1:
     image, var, right = (

@@ -1,6 +1,6 @@
-"""The model in pictures: a sparse code, what a soft-threshold makes of a Gaussian, and what is known in the end.
+"""The model in pictures: a sparse code, a soft-thresholded Gaussian, and posterior distributions.
 
-Run it with a folder to save the pictures in::
+Run it with a folder to save the figures in::
 
     python examples/model_in_pictures.py [folder]
 """
@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from bayeslista import SpikeSlabNet
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.moments import slab_moments, soft_threshold_moments
+from bayeslista.numerics.soft_threshold import slab_moments, soft_threshold_moments
 
 
 def new_axes(**settings: object) -> Axes:
@@ -27,8 +27,8 @@ def new_axes(**settings: object) -> Axes:
 
 
 # %%
-# Most coefficients of a code are exactly zero. Fewer noisy mixtures of them are observed than there are coefficients,
-# so the code cannot be found by inverting the design matrix.
+# Most coefficients of a code are exactly zero. There are fewer noisy observations than coefficients, so the design
+# matrix has no inverse.
 data = make_sparse_codes(n_train=1, n_test=200, n_observed=24, n_components=40, random_state=0)
 code, observation = data.B_test[7], data.Y_test[7]
 
@@ -39,9 +39,9 @@ problem.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1.0, 1
 assert np.mean(data.B_test == 0) > 0.7
 
 # %%
-# A layer hands a Gaussian, in grey, to a soft-threshold. What comes out is zero with the probability of the middle
-# part; the two tails move inwards by the threshold. The moments of the result are known in closed form, and a Gaussian
-# slab beside the spike keeps them.
+# The input of a soft-threshold is a Gaussian, in grey. Its output is zero with the probability of the middle part; the
+# two tails move inwards by the threshold. The moments of the output have closed forms, and a spike with a Gaussian slab
+# matches them.
 location, variance, threshold = 0.8, 1.0, 0.7
 moments = soft_threshold_moments(location, variance, threshold)
 slab = slab_moments(location, variance, threshold)
@@ -64,19 +64,19 @@ assert abs(shrunk.var() - float(moments.var)) < 0.01
 assert abs(prob_active * float(slab.mean) - float(moments.mean)) < 1e-6
 
 # %%
-# In the end there is a spike and a slab for every coefficient: some are likely zero, some surely not, and of some one
-# cannot tell. Nothing was fitted here: with the design matrix, sparsity, slab and noise given, ``SpikeSlabNet``
-# predicts at once.
+# The prediction is a spike and slab for every coefficient: some are likely zero, some almost surely nonzero, some
+# uncertain. Nothing is fitted here: with design matrix, sparsity, slab and noise given, ``SpikeSlabNet`` predicts
+# without a fit.
 model = SpikeSlabNet(design_matrix=data.design_matrix, prob_active=0.2, slab_var=1.1, noise_std=0.5, mode="fast")
 posterior = model.predict_dist(data.Y_test)
-belief = posterior[7]
+dist = posterior[7]
 
 grid = np.linspace(-2, 1.2, 1001)
-doubtful = np.argmin(np.abs(belief.prob_active - 0.5))
-chosen = {"likely zero": belief.prob_active.argmin(), "in doubt": doubtful, "sure": belief.prob_active.argmax()}
+uncertain = np.argmin(np.abs(dist.prob_active - 0.5))
+chosen = {"likely zero": dist.prob_active.argmin(), "uncertain": uncertain, "likely active": dist.prob_active.argmax()}
 answer = new_axes(xlabel="coefficient", ylabel="density, or probability")
 for width, (name, d), colour in zip((9, 5, 3), chosen.items(), ("#94a3b8", "#a16207", "#1d4ed8"), strict=True):
-    q, m, v = (float(part[d]) for part in (belief.prob_active, belief.slab_mean, belief.slab_var))
+    q, m, v = (float(part[d]) for part in (dist.prob_active, dist.slab_mean, dist.slab_var))
     answer.plot(grid, q * norm.pdf(grid, m, np.sqrt(v)), color=colour, label=f"{name}: P(active) = {q:.2f}")
     answer.vlines(0, 0, 1 - q, color=colour, linewidth=width)
     answer.plot(code[d], -0.08, "^", color=colour, markersize=8)

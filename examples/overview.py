@@ -1,8 +1,8 @@
-"""One signal with its intervals, and the errors of all methods beside the exact posterior.
+"""One signal with its intervals, and errors by depth compared with the exact posterior.
 
 On the left a signal of the paper's problem, 50 observations of 100 coefficients: of 100 test signals the one whose
 error is the median. On the right the errors by depth, read from results/standard/layers.csv. Run it with a folder to
-save the picture in::
+save the figure in::
 
     python examples/overview.py [folder]
 """
@@ -21,11 +21,11 @@ from bayeslista.datasets import make_sparse_codes
 from bayeslista.plots import plot_signal
 
 data = make_sparse_codes(n_train=1000, n_test=100, n_observed=50, n_components=100, random_state=0)
-model = SpikeSlabNet(design_matrix=data.design_matrix, calibration_steps=0, random_state=0)
-belief = model.fit(data.Y_train, data.B_train).predict_dist(data.Y_test)
-error = np.linalg.norm(belief.mean() - data.B_test, axis=1) / np.linalg.norm(data.B_test, axis=1)
+model = SpikeSlabNet(mode="accurate", design_matrix=data.design_matrix, calibration_steps=0, random_state=0)
+dist = model.fit(data.Y_train, data.B_train).predict_dist(data.Y_test)
+error = np.linalg.norm(dist.mean() - data.B_test, axis=1) / np.linalg.norm(data.B_test, axis=1)
 typical = int(np.argsort(error)[len(error) // 2])
-low, high = belief.interval(0.9)
+low, high = dist.interval(0.9)
 inside = (low <= data.B_test) & (data.B_test <= high)
 print(f"NMSE {error.mean():.3f}; intervals of 90 % hold {inside.mean():.1%} of the coefficients")
 
@@ -37,9 +37,9 @@ nmse = {method: {depth: mean(values) for depth, values in by_depth.items()} for 
 
 figure = Figure(figsize=(14, 4.2), layout="constrained")
 left, right = figure.subplots(1, 2, width_ratios=(2.1, 1))
-plot_signal(belief[typical], data.B_test[typical], axes=left, title="A signal of median error")
+plot_signal(dist[typical], data.B_test[typical], axes=left, title="A signal of median error")
 for method, label, colour in (
-    ("BayesLISTA, published", "BayesLISTA.published, 100 passes", "#64748b"),
+    ("BayesLISTA, published", "BayesLISTA.published, 100 epochs", "#64748b"),
     ("BayesLISTA", "BayesLISTA", "#0f766e"),
     ("SpikeSlabNet", "SpikeSlabNet", "#1d4ed8"),
 ):

@@ -1,7 +1,7 @@
-"""A photograph sensed at half its pixels, and a map of where its reconstruction is to be trusted.
+"""Compressive sensing of a photograph, and a map of the uncertainty of its reconstruction.
 
-Blocks of 8 × 8 pixels of one photograph, each seen through 32 random projections, teach what codes of photographs are
-like; another photograph is then reconstructed from its projections alone. Run it with a folder to save the picture in::
+Models are trained on blocks of 8 × 8 pixels of one photograph, each with 32 random projections; another one is then
+reconstructed from its projections alone. Run it with a folder to save the figure in::
 
     python examples/photograph.py [folder]
 """
@@ -35,15 +35,15 @@ def image(rows: np.ndarray) -> np.ndarray:
     return rows.reshape(HEIGHT // SIDE, WIDTH // SIDE, SIDE, SIDE).swapaxes(1, 2).reshape(HEIGHT, WIDTH)
 
 
-# A block is its mean, which is measured, and waves of a cosine basis, few of which matter: those are the code. High
-# frequencies are weaker than low ones, so each is counted in its own usual size, learned from the first photograph.
+# A block is its mean, which is measured, and coefficients of a cosine basis, few of which are large: the code. High
+# frequencies are weaker than low ones, so each is scaled by its root mean square in the first photograph.
 basis = np.array([idctn(wave.reshape(SIDE, SIDE), norm="ortho").ravel() for wave in np.eye(SIDE * SIDE)])
 random = np.random.default_rng(0)
 sensing = random.standard_normal((N_OBSERVED, SIDE * SIDE)) / SIDE
 
 
 def observe(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means, projections of what is left, and its waves of more than a hundredth of the grey scale or so."""
+    """Means, projections of the rest, and its cosine coefficients, small ones set to zero."""
     mean = rows.mean(axis=1, keepdims=True)
     waves = (rows - mean) @ basis.T
     projections = (rows - mean) @ sensing.T + NOISE * random.standard_normal((len(rows), N_OBSERVED))
@@ -69,7 +69,7 @@ ridge = RidgeCV(np.geomspace(1e-4, 100, 13)).fit(Y_known[train], waves_known[tra
 left_out = np.mean((known - mean_known - waves_known @ basis) ** 2)  # by leaving out small waves
 quality = {"ridge regression": -10 * np.log10(np.mean((mean_new + ridge.predict(Y_new) @ basis - truth) ** 2))}
 print(f"{'ridge regression':18} {quality['ridge regression']:.1f} dB")
-pictures = []
+figures = []
 for name, model in models.items():
     model.fit(Y_known[train], B_known[train]).calibrate(Y_known[held_out], B_known[held_out])
     code = model.predict_dist(Y_new)
@@ -77,19 +77,19 @@ for name, model in models.items():
     pixel_std = np.sqrt((code.var() * usual**2) @ basis**2 + left_out)
     quality[name] = -10 * np.log10(np.mean((pixels - truth) ** 2))
 
-    error, said = (np.sqrt(np.mean(square, axis=1)) for square in ((pixels - truth) ** 2, pixel_std**2))
-    agreement = spearmanr(error, said).statistic
-    doubtful = said > np.quantile(said, 0.9)
-    share = np.sum(error[doubtful] ** 2) / np.sum(error**2)
+    error, predicted = (np.sqrt(np.mean(square, axis=1)) for square in ((pixels - truth) ** 2, pixel_std**2))
+    agreement = spearmanr(error, predicted).statistic
+    uncertain = predicted > np.quantile(predicted, 0.9)
+    share = np.sum(error[uncertain] ** 2) / np.sum(error**2)
     print(
         f"{name:18} {quality[name]:.1f} dB; error and predicted deviation of blocks have a rank correlation of "
-        f"{agreement:.2f}, the tenth in most doubt has {share:.0%} of the squared error; variance / squared error "
+        f"{agreement:.2f}, the tenth of largest variance has {share:.0%} of the squared error; variance over it "
         f"{variance_ratio(code, B_new):.1f}; 90 % intervals hold {coverage(code, B_new):.0%}"
     )
-    assert agreement > 0.7, "the map does not tell where the error is"
+    assert agreement > 0.7, "the map does not rank the errors"
     assert share > 0.5
-    pictures.append(uncertainty_map(image(pixels), image(pixel_std), image(truth)).figure)
+    figures.append(uncertainty_map(image(pixels), image(pixel_std), image(truth)).figure)
     if len(sys.argv) > 1:
         Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-        pictures[-1].savefig(Path(sys.argv[1]) / f"photograph_{name}.png", dpi=110, bbox_inches="tight")
+        figures[-1].savefig(Path(sys.argv[1]) / f"photograph_{name}.png", dpi=110, bbox_inches="tight")
 assert quality["BayesLISTA"] > quality["ridge regression"] > quality["SpikeSlabNet"] - 0.5

@@ -27,4 +27,4 @@ inside = (low <= data.B_test) & (data.B_test <= high)
 print(f"90 % intervals hold {inside.mean():.0%} of all coefficients, {inside[active].mean():.0%} of those not zero")
 assert inside.mean() > 0.9
 
-axes = plot_signal(posterior[0], data.B_test[0])  # axes.figure.savefig("signal.png") keeps the picture
+axes = plot_signal(posterior[0], data.B_test[0])  # axes.figure.savefig("signal.png") writes it

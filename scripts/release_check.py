@@ -64,7 +64,7 @@ def check(folder: Path) -> None:
     if version != wheel.name.split("-")[1] or folder.resolve() not in Path(path).resolve().parents:
         sys.exit(f"{path} has version {version}, and {wheel.name} was installed.")
     print(run(programs / "bayeslista", "--help", cwd=folder).strip().splitlines()[0].strip())
-    print(run(programs / "python", "-m", "bayeslista.demo", "--out", folder / "demo", cwd=folder))
+    print(run(programs / "python", "-m", "reproduction.demo", "--out", folder / "demo", cwd=folder))
     if not [*(folder / "demo").glob("*.html")]:
         sys.exit("The demonstration wrote no page.")
     print(f"bayeslista {version} can be released.")

@@ -41,17 +41,17 @@ class TestScores:
     @pytest.mark.parametrize("score", SCORES)
     @given(TABLES)
     def test_each_is_a_sum_over_coefficients_and_never_nan(self, score, table):
-        belief = SpikeSlab(*table)
-        values = score(belief)
-        single = np.stack([score(belief[:, [d]]) for d in range(belief.shape[1])])
-        assert values.shape == (len(belief),)
+        dist = SpikeSlab(*table)
+        values = score(dist)
+        single = np.stack([score(dist[:, [d]]) for d in range(dist.shape[1])])
+        assert values.shape == (len(dist),)
         assert not np.isnan(values).any()
         np.testing.assert_allclose(values, single.sum(axis=0), rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("score", SCORES)
     def test_candidates_of_one_coefficient_may_be_a_vector(self, score):
-        belief = SpikeSlab([0.2, 0.7], [1.0, -2.0], [0.5, 3.0])
-        np.testing.assert_array_equal(score(belief), score(belief[:, None]))
+        dist = SpikeSlab([0.2, 0.7], [1.0, -2.0], [0.5, 3.0])
+        np.testing.assert_array_equal(score(dist), score(dist[:, None]))
 
     @pytest.mark.parametrize("score", SCORES)
     def test_single_precision_is_summed_in_double(self, score):
@@ -72,21 +72,21 @@ class TestScores:
         np.testing.assert_allclose(total_variance(SpikeSlab(q, m, v)), (q * (v + (1 - q) * m**2)).sum(axis=1))
 
     def test_entropy_is_the_mean_of_minus_the_log_density(self):
-        belief = SpikeSlab([[0.3, 0.9], [1.0, 0.0]], [[2.0, -1.0], [0.5, 3.0]], [[0.5, 2.0], [0.1, 1.0]])
+        dist = SpikeSlab([[0.3, 0.9], [1.0, 0.0]], [[2.0, -1.0], [0.5, 3.0]], [[0.5, 2.0], [0.1, 1.0]])
         n = 20_000
-        surprise = -belief.log_prob(belief.sample(n, random_state=0)).sum(axis=2)
+        surprise = -dist.log_prob(dist.sample(n, random_state=0)).sum(axis=2)
         margin = 5.0 * surprise.std(axis=0) / np.sqrt(n)
-        assert (np.abs(surprise.mean(axis=0) - spike_slab_entropy(belief)) < margin).all()
+        assert (np.abs(surprise.mean(axis=0) - spike_slab_entropy(dist)) < margin).all()
 
     @pytest.mark.parametrize(
         ("chance", "mean", "expected"),
         [(0.0, 3.0, 0.0), (0.5, 0.0, 0.0), (1.0, 0.0, 0.0), (1e-9, 3.0, -np.inf), (1.0, 3.0, -np.inf)],
     )
     def test_entropy_of_a_slab_without_variance_is_that_of_what_is_left(self, chance, mean, expected):
-        belief = SpikeSlab([[chance]], mean, 0.0)
-        assert spike_slab_entropy(belief) == expected
-        draws = belief.sample(1, random_state=0) if chance in (0.0, 1.0) else np.full((1, 1, 1), mean)
-        assert -belief.log_prob(draws)[0] == expected
+        dist = SpikeSlab([[chance]], mean, 0.0)
+        assert spike_slab_entropy(dist) == expected
+        draws = dist.sample(1, random_state=0) if chance in (0.0, 1.0) else np.full((1, 1, 1), mean)
+        assert -dist.log_prob(draws)[0] == expected
 
     @given(TABLES, st.floats(0.01, 100.0))
     def test_a_unit_shifts_entropy_by_the_expected_number_of_active_coefficients(self, table, unit):
@@ -115,7 +115,7 @@ class TestVarianceReduction:
     def test_it_is_what_a_gaussian_process_would_forget(self):
         rng = np.random.default_rng(0)
         features, known = rng.normal(size=(6, 3)), rng.normal(size=(4, 3))
-        belief = SpikeSlab(*rng.uniform(0.1, 1.0, (3, 6, 5)))
+        dist = SpikeSlab(*rng.uniform(0.1, 1.0, (3, 6, 5)))
         features *= np.sqrt(6 / np.sum(features**2))  # mean squared norm 1
 
         def variances(learned):
@@ -124,11 +124,11 @@ class TestVarianceReduction:
             return np.diag(features @ features.T - across @ np.linalg.solve(gram, across.T))
 
         before = variances(known)
-        unknown = belief.var().sum(axis=1) / (belief.var() + belief.mean() ** 2).sum(axis=1)
+        unknown = dist.var().sum(axis=1) / (dist.var() + dist.mean() ** 2).sum(axis=1)
         expected = [
             np.sum(unknown * (before - variances(np.concatenate([known, row[None]]))) / before) for row in features
         ]
-        np.testing.assert_allclose(variance_reduction(belief, features, known, noise=0.2), expected, rtol=1e-10)
+        np.testing.assert_allclose(variance_reduction(dist, features, known, noise=0.2), expected, rtol=1e-10)
 
     @given(TABLES, st.sampled_from([1e-150, 1.0, 1e150]), st.sampled_from([1e-3, 1.0, 1e3]))
     def test_units_do_not_matter_and_scores_are_shares(self, table, unit, code_unit):
@@ -144,17 +144,17 @@ class TestVarianceReduction:
 
     def test_a_candidate_like_many_tells_more_than_an_odd_one_of_larger_variance(self):
         features = np.array([[1.0, 0.0], [0.9, 0.1], [1.1, 0.0], [0.0, 2.0]])
-        belief = SpikeSlab(np.ones((4, 1)), 1.0, [[1.0], [1.0], [1.0], [4.0]])
-        assert variance_reduction(belief, features, np.zeros((0, 2))).argmax() != total_variance(belief).argmax() == 3
+        dist = SpikeSlab(np.ones((4, 1)), 1.0, [[1.0], [1.0], [1.0], [4.0]])
+        assert variance_reduction(dist, features, np.zeros((0, 2))).argmax() != total_variance(dist).argmax() == 3
 
     def test_what_is_known_well_is_not_asked_for_again(self):
         features = np.eye(2)
-        belief = SpikeSlab(np.full((2, 1), 0.5), 1.0, 1.0)
-        assert variance_reduction(belief, features, np.repeat(features[:1], 50, axis=0)).argmax() == 1
+        dist = SpikeSlab(np.full((2, 1), 0.5), 1.0, 1.0)
+        assert variance_reduction(dist, features, np.repeat(features[:1], 50, axis=0)).argmax() == 1
 
     def test_observations_and_codes_of_nothing_have_a_score(self):
-        belief = SpikeSlab([[0.5], [0.0]], 1.0, 1.0)
-        np.testing.assert_array_equal(variance_reduction(belief, np.zeros((2, 3)), np.zeros((1, 3))), 0.0)
+        dist = SpikeSlab([[0.5], [0.0]], 1.0, 1.0)
+        np.testing.assert_array_equal(variance_reduction(dist, np.zeros((2, 3)), np.zeros((1, 3))), 0.0)
 
     @pytest.mark.parametrize(
         ("arguments", "options", "message"),

@@ -34,9 +34,11 @@ def example():
     pytest.importorskip("skactiveml")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", r"\d+ of \d+ answers leave more", UserWarning)
         return runpy.run_path(str(EXAMPLES / "active_learning_scikit_activeml.py"))
 
 
+@pytest.mark.slow
 def test_strategies_of_scikit_activeml_run_and_a_score_beats_chance(example):
     assert example["gain"].mean() > example["margin"] > 0.0
     assert example["std"].shape == (60,)

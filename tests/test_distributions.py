@@ -41,21 +41,21 @@ def grid():
 
 class TestConstruction:
     def test_parameters_are_broadcast_and_read_only(self):
-        belief = grid()
-        assert belief.shape == belief.prob_active.shape == belief.slab_mean.shape == belief.slab_var.shape == (3, 4)
-        assert belief.slab_mean[2, 3] == 8.0
-        for values in (belief.prob_active, belief.slab_mean, belief.slab_var):
+        dist = grid()
+        assert dist.shape == dist.prob_active.shape == dist.slab_mean.shape == dist.slab_var.shape == (3, 4)
+        assert dist.slab_mean[2, 3] == 8.0
+        for values in (dist.prob_active, dist.slab_mean, dist.slab_var):
             with pytest.raises(ValueError, match="read-only"):
                 values[0, 0] = 0.5
         with pytest.raises(AttributeError):
-            belief.slab_mean = np.zeros(3)
+            dist.slab_mean = np.zeros(3)
 
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
     def test_later_changes_to_the_callers_array_do_not_reach_in(self, kind):
         chances = np.array([0.25, 0.5], kind)
-        belief = SpikeSlab(chances, np.zeros(2, kind), np.ones(2, kind))
+        dist = SpikeSlab(chances, np.zeros(2, kind), np.ones(2, kind))
         chances[:] = 1.0
-        np.testing.assert_array_equal(belief.prob_active, [0.25, 0.5])
+        np.testing.assert_array_equal(dist.prob_active, [0.25, 0.5])
 
     @pytest.mark.parametrize(
         ("kinds", "expected"),
@@ -67,10 +67,10 @@ class TestConstruction:
         ],
     )
     def test_precision_is_single_only_if_all_parameters_are(self, kinds, expected):
-        belief = SpikeSlab(*(np.ones(2, kind) for kind in kinds))
-        low, high = belief.interval(0.9)
-        results = [belief.mean(), belief.var(), belief.std(), belief.log_prob(0.5), belief.cdf(0.5), low, high]
-        results += [belief.quantile(0.3), belief.sample(2, 0), belief.slab_var, belief[0].mean()]
+        dist = SpikeSlab(*(np.ones(2, kind) for kind in kinds))
+        low, high = dist.interval(0.9)
+        results = [dist.mean(), dist.var(), dist.std(), dist.log_prob(0.5), dist.cdf(0.5), low, high]
+        results += [dist.quantile(0.3), dist.sample(2, 0), dist.slab_var, dist[0].mean()]
         assert {result.dtype for result in results} == {np.dtype(expected)}
 
     def test_single_precision_results_are_rounded_double_ones(self):
@@ -100,12 +100,12 @@ class TestConstruction:
             SpikeSlab(*parameters)
 
     def test_indexing_gives_distributions(self):
-        belief = grid()
-        np.testing.assert_array_equal(belief[1].mean(), belief.mean()[1])
-        np.testing.assert_array_equal(belief[:, [3, 0]].var(), belief.var()[:, [3, 0]])
-        assert belief[2, 3].shape == ()
-        assert len(belief) == 3
-        assert [row.shape for row in belief] == [(4,)] * 3
+        dist = grid()
+        np.testing.assert_array_equal(dist[1].mean(), dist.mean()[1])
+        np.testing.assert_array_equal(dist[:, [3, 0]].var(), dist.var()[:, [3, 0]])
+        assert dist[2, 3].shape == ()
+        assert len(dist) == 3
+        assert [row.shape for row in dist] == [(4,)] * 3
 
     def test_a_single_distribution_has_no_length(self):
         with pytest.raises(TypeError):
@@ -114,16 +114,16 @@ class TestConstruction:
             list(SpikeSlab(0.5, 0.0, 1.0))
 
     def test_it_survives_pickle_and_copy(self):
-        belief = grid()
-        for twin in (pickle.loads(pickle.dumps(belief)), copy.deepcopy(belief)):
-            np.testing.assert_array_equal(twin.quantile(0.7), belief.quantile(0.7))
+        dist = grid()
+        for twin in (pickle.loads(pickle.dumps(dist)), copy.deepcopy(dist)):
+            np.testing.assert_array_equal(twin.quantile(0.7), dist.quantile(0.7))
 
     def test_repr_tells_shape_and_precision(self):
         assert repr(grid()) == "SpikeSlab(shape=(3, 4), dtype=float64)"
 
     def test_empty_arrays_are_fine(self):
-        belief = SpikeSlab(np.zeros((0, 3)), 0.0, 1.0)
-        assert belief.mean().shape == belief.quantile(0.5).shape == (0, 3)
+        dist = SpikeSlab(np.zeros((0, 3)), 0.0, 1.0)
+        assert dist.mean().shape == dist.quantile(0.5).shape == (0, 3)
 
 
 class TestMoments:
@@ -133,30 +133,30 @@ class TestMoments:
             first, second = mpmath.mpf(q) * m, mpmath.mpf(q) * (mpmath.mpf(v) + mpmath.mpf(m) ** 2)
             variance = second - first**2
             expected = float(first), float(variance), float(mpmath.sqrt(variance))
-        belief = SpikeSlab(q, m, v)
+        dist = SpikeSlab(q, m, v)
         # Below 1e-290 products are subnormal and lose digits.
-        np.testing.assert_allclose((belief.mean(), belief.var(), belief.std()), expected, rtol=2e-14, atol=1e-290)
+        np.testing.assert_allclose((dist.mean(), dist.var(), dist.std()), expected, rtol=2e-14, atol=1e-290)
 
     def test_variance_does_not_cancel_where_the_mean_dwarfs_it(self):
         assert SpikeSlab(1.0, 1e9, 1e-9).var() == 1e-9
 
     def test_std_stays_finite_where_the_variance_overflows(self):
-        belief = SpikeSlab([0.5, 0.0], 1e200, 1.0)
-        np.testing.assert_array_equal(belief.var(), [np.inf, 0.0])
-        np.testing.assert_allclose(belief.std(), [0.5e200, 0.0])
+        dist = SpikeSlab([0.5, 0.0], 1e200, 1.0)
+        np.testing.assert_array_equal(dist.var(), [np.inf, 0.0])
+        np.testing.assert_allclose(dist.std(), [0.5e200, 0.0])
 
     @pytest.mark.parametrize("parameters", [(0.3, 1.5, 0.4), (0.9, -2.0, 3.0), (0.05, 0.0, 1.0)])
     def test_moments_agree_with_the_cdf_by_quadrature(self, parameters):
-        belief = SpikeSlab(*parameters)
+        dist = SpikeSlab(*parameters)
 
         def integral(function):
             return integrate.quad(function, 0.0, 25.0, epsabs=1e-12, limit=200)[0]
 
-        above = [integral(lambda x, k=k: k * x ** (k - 1) * (1.0 - belief.cdf(x))) for k in (1, 2)]
-        below = [integral(lambda x, k=k: k * x ** (k - 1) * belief.cdf(-x)) for k in (1, 2)]
+        above = [integral(lambda x, k=k: k * x ** (k - 1) * (1.0 - dist.cdf(x))) for k in (1, 2)]
+        below = [integral(lambda x, k=k: k * x ** (k - 1) * dist.cdf(-x)) for k in (1, 2)]
         mean = above[0] - below[0]
-        assert belief.mean() == pytest.approx(mean, abs=1e-9)
-        assert belief.var() == pytest.approx(above[1] + below[1] - mean**2, abs=1e-9)
+        assert dist.mean() == pytest.approx(mean, abs=1e-9)
+        assert dist.var() == pytest.approx(above[1] + below[1] - mean**2, abs=1e-9)
 
 
 class TestLogProb:
@@ -172,9 +172,9 @@ class TestLogProb:
         np.testing.assert_allclose(SpikeSlab(q, m, v).log_prob(0.0), expected, rtol=1e-14)
 
     def test_total_mass_is_one(self):
-        belief = SpikeSlab(0.3, 0.7, 2.0)
-        slab, _ = integrate.quad(lambda x: np.exp(belief.log_prob(x)), -15.0, 15.0, points=[0.7], epsabs=1e-12)
-        assert slab + np.exp(belief.log_prob(0.0)) == pytest.approx(1.0, abs=1e-10)
+        dist = SpikeSlab(0.3, 0.7, 2.0)
+        slab, _ = integrate.quad(lambda x: np.exp(dist.log_prob(x)), -15.0, 15.0, points=[0.7], epsabs=1e-12)
+        assert slab + np.exp(dist.log_prob(0.0)) == pytest.approx(1.0, abs=1e-10)
 
     @pytest.mark.parametrize(
         ("parameters", "x", "expected"),
@@ -198,11 +198,11 @@ class TestLogProb:
         assert SpikeSlab(*parameters).log_prob(x) == pytest.approx(expected)
 
     def test_leading_dimensions_hold_samples(self):
-        belief = grid()
-        draws = belief.sample(5, random_state=1)
-        scores = belief.log_prob(draws)
+        dist = grid()
+        draws = dist.sample(5, random_state=1)
+        scores = dist.log_prob(draws)
         assert scores.shape == (5, 3, 4)
-        assert scores[4, 1, 2] == belief[1, 2].log_prob(draws[4, 1, 2])
+        assert scores[4, 1, 2] == dist[1, 2].log_prob(draws[4, 1, 2])
 
 
 class TestCdf:
@@ -216,16 +216,16 @@ class TestCdf:
 
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES), POINTS, POINTS)
     def test_it_never_decreases(self, q, m, v, x, y):
-        belief = SpikeSlab(q, m, v)
-        assert belief.cdf(min(x, y)) <= belief.cdf(max(x, y)) + 1e-15
+        dist = SpikeSlab(q, m, v)
+        assert dist.cdf(min(x, y)) <= dist.cdf(max(x, y)) + 1e-15
 
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES))
     def test_it_runs_from_zero_to_one(self, q, m, v):
         np.testing.assert_array_equal(SpikeSlab(q, m, v).cdf([-np.inf, np.inf]), [0.0, 1.0])
 
     def test_the_atom_is_counted_from_zero_on(self):
-        belief = SpikeSlab(0.3, 0.0, 1.0)
-        below, at = belief.cdf([np.nextafter(0.0, -1.0), 0.0])
+        dist = SpikeSlab(0.3, 0.0, 1.0)
+        below, at = dist.cdf([np.nextafter(0.0, -1.0), 0.0])
         assert at - below == pytest.approx(0.7)
 
     def test_a_slab_without_width_is_a_step(self):
@@ -258,27 +258,27 @@ class TestQuantile:
     def test_the_sign_tells_the_side_of_the_atom(self):
         source = np.random.default_rng(0)
         q, m = source.random(20_000), source.normal(0.0, 2.0, 20_000)
-        belief = SpikeSlab(q, m, 1.0)
+        dist = SpikeSlab(q, m, 1.0)
         edge = q * stats.norm.cdf(-m)
-        assert np.all(belief.quantile(edge) <= 0.0)
+        assert np.all(dist.quantile(edge) <= 0.0)
         edge = 1.0 - q * stats.norm.cdf(m)
         for _ in range(4):
             edge = np.nextafter(edge, 1.0)
-            assert np.all(belief.quantile(edge) >= 0.0)
+            assert np.all(dist.quantile(edge) >= 0.0)
 
     @given(CHANCES, st.floats(-3.0, 3.0), VARIANCES, st.floats(0.001, 0.999))
     def test_cdf_of_quantile_reaches_the_level(self, q, m, v, p):
-        belief = SpikeSlab(q, m, v)
-        assert belief.cdf(belief.quantile(p)) >= p - 1e-13
+        dist = SpikeSlab(q, m, v)
+        assert dist.cdf(dist.quantile(p)) >= p - 1e-13
 
     @given(CHANCES, MEANS, VARIANCES, POINTS)
     def test_quantile_of_cdf_does_not_pass_the_point(self, q, m, v, x):
-        belief = SpikeSlab(q, m, v)
-        level = belief.cdf(x)
+        dist = SpikeSlab(q, m, v)
+        level = dist.cdf(x)
         # Where the cdf is flat, one rounding of the level is a visible step: allow for a few. Below the smallest
         # normal number one rounding can be the level itself, and level 0 means the end of the support.
         if level >= np.finfo(np.float64).tiny:
-            assert belief.quantile(level * (1.0 - 1e-14)) <= x + 1e-13 * (abs(x) + abs(m) + 40.0 * np.sqrt(v))
+            assert dist.quantile(level * (1.0 - 1e-14)) <= x + 1e-13 * (abs(x) + abs(m) + 40.0 * np.sqrt(v))
 
     @given(CHANCES, MEANS, st.one_of(st.just(0.0), VARIANCES), LEVELS, LEVELS)
     def test_it_never_decreases(self, q, m, v, p, r):
@@ -286,11 +286,11 @@ class TestQuantile:
         assert low <= high + 1e-13 * (abs(m) + 40.0 * np.sqrt(v))
 
     def test_levels_within_the_jump_give_exactly_zero(self):
-        belief = SpikeSlab(0.4, 1.0, 1.0)
+        dist = SpikeSlab(0.4, 1.0, 1.0)
         left = 0.4 * stats.norm.cdf(-1.0)
         levels = np.array([left + 1e-12, 0.3, left + 0.6 - 1e-12])
-        np.testing.assert_array_equal(belief.quantile(levels), 0.0)
-        assert belief.quantile(left - 1e-3) < 0.0 < belief.quantile(left + 0.6 + 1e-3)
+        np.testing.assert_array_equal(dist.quantile(levels), 0.0)
+        assert dist.quantile(left - 1e-3) < 0.0 < dist.quantile(left + 0.6 + 1e-3)
 
     def test_without_a_spike_it_is_the_normal_quantile(self):
         levels = np.array([1e-300, 1e-20, 1e-12, 0.01, 0.4, 0.6, 0.99, 1.0 - 1e-15])
@@ -330,11 +330,11 @@ class TestQuantile:
         np.testing.assert_array_equal(SpikeSlab(*parameters).quantile(levels), expected)
 
     def test_levels_broadcast_in_front(self):
-        belief = grid()
+        dist = grid()
         levels = np.array([0.1, 0.9])[:, None, None]
-        result = belief.quantile(levels)
+        result = dist.quantile(levels)
         assert result.shape == (2, 3, 4)
-        np.testing.assert_array_equal(result[1], belief.quantile(0.9))
+        np.testing.assert_array_equal(result[1], dist.quantile(0.9))
 
 
 class TestInterval:
@@ -367,12 +367,35 @@ class TestInterval:
         assert SpikeSlab(0.5, 3.0, 0.0).interval(1.0) == (0.0, 3.0)
 
     def test_draws_fall_inside_as_often_as_the_level_says(self):
-        belief = SpikeSlab(0.8, 0.5, 1.0)
-        low, high = belief.interval(0.9)
+        dist = SpikeSlab(0.8, 0.5, 1.0)
+        low, high = dist.interval(0.9)
         assert low < 0.0 < high
-        draws = belief.sample(100_000, random_state=2)
+        draws = dist.sample(100_000, random_state=2)
         inside = np.mean((low <= draws) & (draws <= high))
         assert abs(inside - 0.9) < 5.0 * np.sqrt(0.09 / draws.size)
+
+    @given(CHANCES, MEANS, VARIANCES, st.floats(0.0, 1.0 - 1e-9))
+    def test_given_active_it_is_the_interval_of_the_slab_whatever_the_spike(self, q, m, v, level):
+        found = SpikeSlab(q, m, v).interval(level, given_active=True)
+        np.testing.assert_allclose(found, stats.norm.interval(level, m, np.sqrt(v)), rtol=1e-9, atol=1e-9 * np.sqrt(v))
+
+    def test_given_active_it_holds_active_coefficients_as_often_as_the_level_says(self):
+        random = np.random.default_rng(3)
+        dist = SpikeSlab(random.random(50_000), random.normal(size=50_000), random.random(50_000))
+        codes = dist.sample(1, random_state=4)[0]
+        active = codes != 0.0
+        held = {}
+        for given_active in (False, True):
+            low, high = dist.interval(0.9, given_active)
+            held[given_active] = np.mean((low <= codes)[active] & (codes <= high)[active])
+        assert abs(held[True] - 0.9) < 5.0 * np.sqrt(0.09 / active.sum())
+        assert held[False] < 0.88
+
+    def test_given_active_a_point_slab_and_float32_are_kept(self):
+        assert SpikeSlab(0.1, 3.0, 0.0).interval(0.9, given_active=True) == (3.0, 3.0)
+        dist = SpikeSlab(*np.full((3, 2), 0.5, np.float32))
+        assert {end.dtype for end in dist.interval([[0.5], [0.9]], given_active=True)} == {np.dtype(np.float32)}
+        assert dist.interval([[0.5], [0.9]], given_active=True)[0].shape == (2, 2)
 
 
 class TestArguments:
@@ -388,11 +411,11 @@ class TestArguments:
 
     @pytest.mark.parametrize("level", [-1e-9, 1.0 + 1e-9, 95.0])
     def test_levels_outside_the_unit_interval_are_refused(self, level):
-        belief = SpikeSlab(0.5, 0.0, 1.0)
+        dist = SpikeSlab(0.5, 0.0, 1.0)
         with pytest.raises(ValueError, match=r"^p must lie in \[0, 1\]"):
-            belief.quantile(level)
+            dist.quantile(level)
         with pytest.raises(ValueError, match=r"^level must lie in \[0, 1\]"):
-            belief.interval(level)
+            dist.interval(level)
 
 
 class TestSample:
@@ -404,14 +427,14 @@ class TestSample:
         assert stats.kstest(active, stats.norm(m, np.sqrt(v)).cdf).pvalue > 1e-4
 
     def test_moments_agree_with_mean_and_var(self):
-        belief = grid()
+        dist = grid()
         n = 50_000
-        draws = belief.sample(n, random_state=3)
+        draws = dist.sample(n, random_state=3)
         assert draws.shape == (n, 3, 4)
-        error = np.abs(draws.mean(axis=0) - belief.mean())
-        assert np.all(error <= 5.0 * belief.std() / np.sqrt(n))
-        squares = (draws - belief.mean()) ** 2
-        error = np.abs(squares.mean(axis=0) - belief.var())
+        error = np.abs(draws.mean(axis=0) - dist.mean())
+        assert np.all(error <= 5.0 * dist.std() / np.sqrt(n))
+        squares = (draws - dist.mean()) ** 2
+        error = np.abs(squares.mean(axis=0) - dist.var())
         assert np.all(error <= 5.0 * squares.std(axis=0) / np.sqrt(n))
 
     def test_coefficients_are_independent(self):
@@ -426,18 +449,18 @@ class TestSample:
 
     @pytest.mark.parametrize("source", [lambda: 7, lambda: np.random.default_rng(7), lambda: np.random.RandomState(7)])
     def test_the_same_seed_gives_the_same_draws(self, source):
-        belief = grid()
-        np.testing.assert_array_equal(belief.sample(4, source()), belief.sample(4, source()))
+        dist = grid()
+        np.testing.assert_array_equal(dist.sample(4, source()), dist.sample(4, source()))
 
     @pytest.mark.parametrize("source", [np.random.default_rng(7), np.random.RandomState(7), None])
     def test_a_generator_moves_on(self, source):
-        belief = grid()
-        assert not np.array_equal(belief.sample(4, source), belief.sample(4, source))
+        dist = grid()
+        assert not np.array_equal(dist.sample(4, source), dist.sample(4, source))
 
     def test_the_number_of_draws_is_checked(self):
-        belief = grid()
-        assert belief.sample(0).shape == (0, 3, 4)
+        dist = grid()
+        assert dist.sample(0).shape == (0, 3, 4)
         with pytest.raises(ValueError, match="n must be at least 0, got -1"):
-            belief.sample(-1)
+            dist.sample(-1)
         with pytest.raises(TypeError):
-            belief.sample(2.5)
+            dist.sample(2.5)

@@ -1,16 +1,18 @@
-"""An ADF pass whose gradient is found by automatic differentiation, to compare the hand-derived one with."""
+"""An ADF epoch whose gradient is found by automatic differentiation, to compare the hand-derived one with."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln, ndtr
 
-from bayeslista.inference import adf
-from bayeslista.network import Weights, log_evidence
-from bayeslista.posterior import Belief
+from bayeslista.bayes_lista.adf import filtering as adf
+from bayeslista.bayes_lista.adf.evidence import evidence_and_factors
+from bayeslista.bayes_lista.adf.layers import FreeWeights
+from bayeslista.bayes_lista.adf.posterior import AdfPosterior
 
-Gradient = Callable[..., Weights]
+Gradient = Callable[..., FreeWeights]
 
 
 def textbook_log_evidence(weights, observation, code, shrinkage, shape, rate):
@@ -41,20 +43,24 @@ def textbook_log_evidence(weights, observation, code, shrinkage, shape, rate):
     return jnp.sum(jnp.log((1 - active) * spike + active * slab))
 
 
-# With the moments of `moments` and `quick_moments`, or with those that one would write without them.
+def log_evidence(*arguments: Any) -> jax.Array:
+    """With the moments of `numerics.soft_threshold` and `soft_threshold_fast`."""
+    return jnp.sum(evidence_and_factors(*arguments)[0].log_evidence)
+
+
 GRADIENTS: dict[str, Gradient] = {"jax.grad": jax.grad(log_evidence), "textbook": jax.grad(textbook_log_evidence)}
 
 
-def one_pass(gradient: Gradient) -> Callable[..., Belief]:
-    """A pass of the estimator's own update with this gradient."""
+def one_pass(gradient: Gradient) -> Callable[..., AdfPosterior]:
+    """An epoch of the estimator's own update with this gradient."""
 
     @jax.jit
-    def run(belief: Belief, pairs: adf.Pair, shrinkage: jax.Array) -> Belief:
-        def step(weights: Weights, pair: adf.Pair) -> tuple[Weights, None]:
-            slopes = gradient(weights, *pair, shrinkage, *belief.noise_precision)
+    def run(posterior: AdfPosterior, pairs: adf.Pair, shrinkage: jax.Array) -> AdfPosterior:
+        def step(weights: FreeWeights, pair: adf.Pair) -> tuple[FreeWeights, None]:
+            slopes = gradient(weights, *pair, shrinkage, *posterior.noise_precision)
             changes = adf._filtered(weights, lambda: slopes).changes
-            return Weights(*map(adf._moved, weights, changes)), None
+            return FreeWeights(*map(adf._moved, weights, changes)), None
 
-        return belief._replace(weights=jax.lax.scan(step, belief.weights, pairs)[0])
+        return posterior._replace(weights=jax.lax.scan(step, posterior.weights, pairs)[0])
 
     return run

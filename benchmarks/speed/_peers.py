@@ -10,8 +10,8 @@ import pytest
 from _autodiff import GRADIENTS, one_pass
 from _problems import BATCH, Problem, adf_start, fitted, in_precision
 
-from bayeslista.inference.gradient_descent import Weights, predict
-from bayeslista.proximal import ista_weights
+from bayeslista.lista.training import ListaWeights, predict
+from bayeslista.numerics.linear import ista_weights
 from conftest import CORES
 
 Call = Callable[[], Any]
@@ -36,7 +36,7 @@ def torch_network(problem: Problem) -> tuple[Any, Callable[[Any], Any], list[Any
 
 
 def torch_pass(problem: Problem) -> tuple[Call, int]:
-    """A pass of Adam, in the batches that the estimators take, and how many pairs it takes in."""
+    """An epoch of Adam, in the batches that the estimators take, and how many pairs it has."""
     torch, forward, parameters = torch_network(problem)
     optimizer = torch.optim.Adam(parameters, lr=1e-5)
     Y, B = torch.tensor(problem.data.Y_train), torch.tensor(problem.data.B_train)
@@ -52,7 +52,7 @@ def torch_pass(problem: Problem) -> tuple[Call, int]:
 
 
 def autodiff_pass(problem: Problem, gradient: str) -> tuple[Call, int]:
-    """A pass of ADF whose gradient is that of `GRADIENTS`."""
+    """An epoch of ADF whose gradient is that of `GRADIENTS`."""
     arguments = adf_start(problem)
     return in_precision(problem, one_pass(GRADIENTS[gradient]), *arguments), len(arguments[1].code)
 
@@ -66,7 +66,7 @@ def weight_draws(problem: Problem) -> tuple[Call, int]:
     def moments(encoder, encoder_std, recurrent, recurrent_std, shrinkage, rows, key):
         def draw(sums, key):
             first, second = jax.random.split(key)
-            weights = Weights(
+            weights = ListaWeights(
                 encoder + encoder_std * jax.random.normal(first, encoder.shape, encoder.dtype),
                 recurrent + recurrent_std * jax.random.normal(second, recurrent.shape, recurrent.dtype),
                 shrinkage,

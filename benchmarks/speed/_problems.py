@@ -1,4 +1,4 @@
-"""Problems of all sizes, a training pass and a prediction of every estimator on them, and the work that each has."""
+"""Problems of all sizes, a training epoch and a prediction of every estimator on them, and the work that each has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,12 @@ import numpy as np
 from _floor import Work, word
 
 from bayeslista import FISTA, ISTA, LISTA, BayesLISTA, SpikeSlabNet
+from bayeslista.bayes_lista import variational
+from bayeslista.bayes_lista.adf import filtering as adf
+from bayeslista.bayes_lista.adf.posterior import AdfPosterior, MatrixPrior, initial_posterior
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.inference import adf, gradient_descent, variational
-from bayeslista.posterior import Belief, MatrixPrior, initial_belief
-from bayeslista.proximal import ista_weights
+from bayeslista.lista import training
+from bayeslista.numerics.linear import ista_weights
 
 SIZES = [(100, 50, 4), (100, 50, 20), (500, 250, 16), (784, 100, 20), (784, 250, 20)]  # D, K, L
 BATCH = 32
@@ -67,11 +69,11 @@ def in_precision(problem: Problem, function: Callable[..., object], *arguments) 
     return call
 
 
-# Training passes: what is called, how many pairs it takes in, and its work.
+# Training epochs: what is called, how many pairs it has, and its work.
 
 
-def adf_start(problem: Problem) -> tuple[Belief, adf.Pair, np.ndarray]:
-    """A belief whose prior suits depth and width, pairs and thresholds."""
+def adf_start(problem: Problem) -> tuple[AdfPosterior, adf.Pair, np.ndarray]:
+    """A posterior whose prior suits depth and width, pairs and thresholds."""
     data, dtype = problem.data, problem.dtype
     with jax.enable_x64(dtype == "float64"):
         start = ista_weights(data.design_matrix)
@@ -80,7 +82,7 @@ def adf_start(problem: Problem) -> tuple[Belief, adf.Pair, np.ndarray]:
         priors = (MatrixPrior(mean, jnp.asarray(var, dtype)) for mean, var in zip(means, variances, strict=True))
         n = problem.n_train if problem.d <= 100 else 16
         pairs = adf.Pair(jnp.asarray(data.Y_train[:n]), jnp.asarray(data.B_train[:n]))
-        return initial_belief(*means, *priors), pairs, np.full(problem.n_layers, 0.1, dtype)
+        return initial_posterior(*means, *priors), pairs, np.full(problem.n_layers, 0.1, dtype)
 
 
 def adf_pass(problem: Problem):
@@ -99,16 +101,16 @@ def adf_pass(problem: Problem):
 def lista_pass(problem: Problem):
     data, dtype = problem.data, problem.dtype
     start = ista_weights(data.design_matrix)
-    pairs = gradient_descent.Pairs(data.Y_train, data.B_train)
-    weights = gradient_descent.Weights(
+    pairs = training.CodePairs(data.Y_train, data.B_train)
+    weights = training.ListaWeights(
         start.encoder, np.eye(problem.d, dtype=dtype), np.full(problem.n_layers, 0.1, dtype)
     )
-    few = gradient_descent.Pairs(data.Y_train[:8], data.B_train[:8])
-    state = in_precision(problem, gradient_descent.init, weights, few, data.design_matrix)()
-    batches = gradient_descent.make_batches(np.arange(problem.n_train), BATCH)
+    few = training.CodePairs(data.Y_train[:8], data.B_train[:8])
+    state = in_precision(problem, training.init, weights, few, data.design_matrix)()
+    batches = training.make_batches(np.arange(problem.n_train), BATCH)
     batches = batches._replace(present=batches.present.astype(dtype))
-    rates = gradient_descent.Rates(1e-5, 1e-5, 1e-5)
-    call = in_precision(problem, gradient_descent.step, state, pairs, few, batches, rates, 0.0, data.design_matrix)
+    rates = training.LearningRates(1e-5, 1e-5, 1e-5)
+    call = in_precision(problem, training.step, state, pairs, few, batches, rates, 0.0, data.design_matrix)
     products = 3 * (2 * problem.d * problem.k + (problem.n_layers - 1) * 2 * problem.d**2)
     return call, problem.n_train, problem.floor_of(products, problem.n_train)
 
@@ -165,7 +167,7 @@ def fitted(name: str, problem: Problem):
         "BayesLISTA": lambda: BayesLISTA(**given, **few, validation_fraction=0.4),
         "BayesLISTA.published": lambda: BayesLISTA(**given, **few, inference="adf"),
         "SpikeSlabNet, fast": lambda: SpikeSlabNet(**given, mode="fast", calibration_steps=0),
-        "SpikeSlabNet": lambda: SpikeSlabNet(**given, calibration_steps=0),
+        "SpikeSlabNet": lambda: SpikeSlabNet(**given, mode="accurate", calibration_steps=0),
     }[name]()
     return model.fit(data.Y_train[:64], data.B_train[:64])
 

@@ -25,14 +25,14 @@ data = make_sparse_codes(1000, 100, 50, 100, random_state=0)
 given = dict(design_matrix=data.design_matrix, random_state=0)
 """
 FIRST = {
-    "LISTA: fit of one pass, and predict": "bayeslista.LISTA(max_iter=1, **given).fit(data.Y_train, data.B_train)"
+    "LISTA: fit of one epoch, and predict": "bayeslista.LISTA(max_iter=1, **given).fit(data.Y_train, data.B_train)"
     ".predict(data.Y_test)",
-    "BayesLISTA: fit of one pass, and predict with std": "bayeslista.BayesLISTA(max_iter=1, **given)"
+    "BayesLISTA: fit of one epoch, and predict with std": "bayeslista.BayesLISTA(max_iter=1, **given)"
     ".fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
     "SpikeSlabNet, fast, uncalibrated: fit, and predict with std": "bayeslista.SpikeSlabNet(mode='fast', "
     "calibration_steps=0, **given).fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
-    "SpikeSlabNet, uncalibrated: fit, and predict with std": "bayeslista.SpikeSlabNet(calibration_steps=0, **given)"
-    ".fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
+    "SpikeSlabNet, uncalibrated: fit, and predict with std": "bayeslista.SpikeSlabNet(mode='accurate', "
+    "calibration_steps=0, **given).fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
 }
 FITS = {
     "LISTA": "bayeslista.LISTA(**given).fit(data.Y_train, data.B_train)",
@@ -42,7 +42,7 @@ TIMED = PREPARE + "begin = time.perf_counter()\n{}\ntaken = time.perf_counter() 
 TORCH = """
 import time, numpy as np, torch
 from bayeslista.datasets import make_sparse_codes
-from bayeslista.proximal import ista_weights
+from bayeslista.numerics.linear import ista_weights
 torch.set_num_threads(1)
 torch.manual_seed(0)
 data = make_sparse_codes(1000, 100, 50, 100, random_state=0)
@@ -108,7 +108,7 @@ def main() -> None:
         print(name, *(found[kind][name] for kind in kinds[:5]), flush=True)
     for name, code in FITS.items():
         found["fit"][name] = best(TIMED.format(code))[-1]
-    found["fit"]["LISTA in PyTorch, until its held-out error has not fallen in ten passes"] = best(TORCH)[-1]
+    found["fit"]["LISTA in PyTorch, until its held-out error has not fallen in ten epochs"] = best(TORCH)[-1]
     found["at"] = {"time": time.time()}
     out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/speed/growth.py results/bench_growth
 
-Times are those of a pass of the default inference and of a prediction, on one core, the best of three rounds over all
+Times are those of an epoch of the default inference and of a prediction, on one core, the best of three rounds over all
 sizes of a sweep, lest a slow spell of the machine meet one of them alone; an exponent is the slope of a line through
 logarithms. Memory is the peak above what the process held before the call, in a process
 that has made the same call once, so that the compiler's own is not counted.
@@ -60,13 +60,13 @@ print(fit, predict, sum(part.nbytes for part in out))
 
 
 def calls(n: int, d: int, k: int, layers: int) -> list[Callable[[], object]]:
-    """A pass and a prediction."""
+    """An epoch and a prediction."""
     from _problems import in_precision
 
     from bayeslista import BayesLISTA
+    from bayeslista.bayes_lista import variational
     from bayeslista.datasets import make_sparse_codes
-    from bayeslista.inference import variational
-    from bayeslista.proximal import ista_weights
+    from bayeslista.numerics.linear import ista_weights
 
     data = make_sparse_codes(n, n, k, d, random_state=0)
     start = ista_weights(data.design_matrix)

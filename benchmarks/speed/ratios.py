@@ -80,7 +80,7 @@ def ratios() -> Iterator[dict[str, Any]]:
 def main() -> None:
     found = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few passes leave doubts of which nothing depends here
+        warnings.simplefilter("ignore")  # few epochs warn of what does not matter here
         for row in ratios():
             print(f"{row['value']:8.2f}  {row['what']}", flush=True)
             found.append(row)

@@ -1,4 +1,4 @@
-"""Training passes and predictions of every estimator, each beside its floor."""
+"""Training epochs and predictions of every estimator, each beside its floor."""
 
 import warnings
 
@@ -14,7 +14,7 @@ def run(benchmark, problem, name, call, n, work):
     benchmark.extra_info |= {"name": name, "dtype": problem.dtype, "n": n}
     before = floor()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few passes leave doubts of which nothing depends here
+        warnings.simplefilter("ignore")  # few epochs warn of what does not matter here
         call()
         benchmark.pedantic(call, rounds=ROUNDS[problem.d])
     benchmark.extra_info["floor"] = before and min(before, floor())

@@ -5,7 +5,7 @@ from _peers import autodiff_pass, torch_network, torch_pass, weight_draws
 from _problems import SIZES, Problem
 from sklearn.linear_model import Lasso
 
-from bayeslista.experiments.gibbs import gibbs_posterior
+from bayeslista import SpikeSlabNet
 
 DTYPES = ["float64", "float32"]
 REACHABLE = SIZES[:2] + SIZES[3:4]
@@ -87,11 +87,14 @@ def test_lasso_of_skglm(benchmark, size):
     run(benchmark, "prediction", "Lasso, skglm", problem, len(rows), call, rounds=2)
 
 
-def test_gibbs_sampler(benchmark):
+def test_exact_posterior(benchmark):
     problem = Problem(*SIZES[0], "float64")
     data, rows = problem.data, problem.data.Y_test[:16]
 
-    def call():
-        return gibbs_posterior(data.design_matrix, rows, n_sweeps=1000, random_state=0)
+    known = {"prob_active": 0.2, "slab_var": 1.0, "noise_std": 0.5}
+    model = SpikeSlabNet(mode="exact", design_matrix=data.design_matrix, random_state=0, **known)
 
-    run(benchmark, "prediction", "Gibbs sampler, 1,000 sweeps", problem, len(rows), call, rounds=1)
+    def call():
+        return model.predict(rows)
+
+    run(benchmark, "prediction", "exact posterior", problem, len(rows), call, rounds=1)

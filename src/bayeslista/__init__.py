@@ -12,6 +12,7 @@ __all__ = [
     "SparseCodingTransformer",
     "SpikeSlab",
     "SpikeSlabNet",
+    "SpikeSlabRegressor",
     "load",
 ]
 __version__ = version("bayeslista")
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         NumericalWarning,
         SparseCodingTransformer,
         SpikeSlabNet,
+        SpikeSlabRegressor,
         load,
     )
 else:

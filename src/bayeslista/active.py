@@ -1,7 +1,7 @@
-"""Which observation to ask the code of next: acquisition scores, batches and the loop of active learning.
+"""Active learning: acquisition functions, batches and the loop.
 
-A score takes the predictive distribution of all candidates, of shape (n_candidates, n_components), and returns one
-number for each; larger means more worth asking. Shape (n_candidates,) is read as candidates of a single coefficient.
+An acquisition function takes the predictive distribution of all candidates, of shape (n_candidates, n_components), and
+returns one score for each; larger is acquired first. Shape (n_candidates,) is read as codes of a single coefficient.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from scipy.special import entr
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from bayeslista._validation import as_real, check_entries
 from bayeslista.distributions import SpikeSlab
+from bayeslista.numerics.checks import as_real, check_entries
 
 __all__ = [
     "Addition",
@@ -38,8 +38,8 @@ _HALF_LOG_TWO_PI_E = 0.5 * np.log(2.0 * np.pi * np.e)
 class Addition(NamedTuple):
     """One step of :func:`active_learning`.
 
-    ``pool_index`` is the row of the pool that was taken, ``score`` what the strategy gave it (NaN for "random"), and
-    ``model`` the model that has learned it: the same object at every step.
+    ``pool_index`` is the row of the pool that was acquired, ``score`` its acquisition score (NaN for "random"), and
+    ``model`` the updated model: the same object at every step.
     """
 
     pool_index: int
@@ -48,7 +48,7 @@ class Addition(NamedTuple):
 
 
 def total_variance(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates"]:
-    """Sum of the variances of a candidate's coefficients: the score of the paper.
+    """Sum of the variances of a candidate's coefficients: the acquisition function of the paper.
 
     Parameters
     ----------
@@ -76,14 +76,9 @@ def spike_slab_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candida
 
     With the measure of :meth:`SpikeSlab.log_prob`, Lebesgue's plus a unit atom at zero, the entropy
     :math:`-\mathrm E \log p(\beta)` of a spike and slab is :math:`H(q) + \tfrac q2 \log(2 \pi e v)`, the binary entropy
-    of being active and, as often as it is active, the entropy of the Gaussian.
-
-    Where the slab has no variance the same expectation decides. A slab that cannot occur (``q = 0``) or that lies on
-    the spike (``m = 0``) leaves a point at zero, of entropy 0. A point elsewhere has infinite density and entropy
-    −inf: such a candidate ranks last.
-
-    Like all differential entropies it depends on units: codes measured in units c times smaller add
-    :math:`\log c\,\sum_d q_d` to a score, which can change the order of candidates that differ in sparsity.
+    of being active plus q times the entropy of the Gaussian. A slab without variance has entropy 0 at zero and −inf
+    elsewhere. Like all differential entropies it depends on units: codes in units c times smaller add
+    :math:`\log c\,\sum_d q_d`, which can change the order of candidates that differ in sparsity.
 
     Parameters
     ----------
@@ -103,18 +98,18 @@ def spike_slab_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candida
     array([1.4189, 1.4026, 0.    ])
     """
     _check_distribution(distribution)
-    chance, variance = distribution.prob_active.astype(np.float64), distribution.slab_var.astype(np.float64)
+    q, variance = distribution.prob_active.astype(np.float64), distribution.slab_var.astype(np.float64)
     point = variance == 0.0
-    at_zero = (chance == 0.0) | (point & (distribution.slab_mean == 0.0))
+    at_zero = (q == 0.0) | (point & (distribution.slab_mean == 0.0))
     width = 0.5 * np.log(np.where(point, 1.0, variance)) + _HALF_LOG_TWO_PI_E
-    entropy = _binary_entropy(chance) + chance * width
+    entropy = _binary_entropy(q) + q * width
     return _sum_of_coefficients(distribution, np.select([at_zero, point], [0.0, -np.inf], entropy))
 
 
 def support_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates"]:
     r"""Sum over a candidate's coefficients of the binary entropy of ``prob_active``, in nats.
 
-    It is the entropy of the support, in which the sizes of coefficients and their units have no part.
+    It is the entropy of the support and does not depend on the magnitudes of coefficients or their units.
 
     Parameters
     ----------
@@ -140,23 +135,22 @@ def support_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candidates
 def variance_reduction(
     distribution: SpikeSlab, features: ArrayLike, known: ArrayLike, *, noise: float = 0.1
 ) -> Float[np.ndarray, " n_candidates"]:
-    r"""How much the code of one candidate would tell about the codes of all.
+    r"""Expected reduction of the variance of all candidates by the code of one.
 
-    The candidate of largest variance is often an odd one, which tells little about others. Here codes are taken as
-    linear in the features with Gaussian weights, so that candidates i and j have covariance :math:`K_{ij}`, what is
-    left of the product of their features given those known. To learn the code of j then takes the share
-    :math:`K_{ij}^2 / K_{ii} (K_{jj} + \sigma^2)` of i's variance away [1]_. The score adds up these shares, each times
-    the share of the code's power that the model does not know, which is its total variance over that plus the squared
-    mean. It has no unit: neither that of codes nor that of features matters.
+    The candidate of largest variance is often an outlier, which carries little information about others. Here codes
+    are modelled as linear in the features with Gaussian weights, so that candidates i and j have the posterior
+    covariance :math:`K_{ij}` given the known features. The code of j reduces the variance of i by the share
+    :math:`K_{ij}^2 / K_{ii} (K_{jj} + \sigma^2)` [1]_. The score is the sum of these shares, each weighted by total
+    variance over second moment of the code of i. It has no unit.
 
     Parameters
     ----------
     distribution : SpikeSlab of shape (n_candidates, n_components)
         The predictive distribution of all candidates.
     features : array-like of shape (n_candidates, n_features)
-        What tells which candidates are alike, as a rule their observations.
+        Features of the candidates, as a rule their observations.
     known : array-like of shape (n_known, n_features)
-        The same of the pairs known so far.
+        Features of the training pairs.
     noise : float, default=0.1
         :math:`\sigma^2` over the mean squared norm of the candidates' features; larger than 0.
 
@@ -186,7 +180,7 @@ def variance_reduction(
     """
     variance = total_variance(distribution)
     power = variance + _sum_of_coefficients(distribution, distribution.mean().astype(np.float64) ** 2)
-    unknown = np.divide(variance, power, out=np.zeros_like(power), where=power > 0)
+    uncertain = np.divide(variance, power, out=np.zeros_like(power), where=power > 0)
     candidates, learned = _check_features("features", features), _check_features("known", known)
     if len(candidates) != len(variance) or learned.shape[1] != candidates.shape[1]:
         raise ValueError(
@@ -204,7 +198,7 @@ def variance_reduction(
     rows = solve_triangular(cholesky(precision, lower=True), candidates.T, lower=True)
     covariance = rows.T @ rows
     own = np.diag(covariance)
-    weight = np.divide(unknown, own, out=np.zeros_like(own), where=own > 0)
+    weight = np.divide(uncertain, own, out=np.zeros_like(own), where=own > 0)
     return weight @ covariance**2 / (own + noise)
 
 
@@ -213,24 +207,21 @@ def select_batch(
 ) -> Int[np.ndarray, " n"]:
     """Choose n candidates by score, or by score and diversity.
 
-    Without `features` they are the n best. The n best are often much alike, and then the second tells little that the
-    first did not. With `features` the ``shortlist × n`` best are kept and n of them chosen by farthest-first
-    traversal: the best one, then again and again the one farthest from its nearest chosen one. That covers the
-    shortlist to within twice the smallest possible radius [1]_. Only the order of the scores matters, so they may be
-    negative and have any unit; only ratios of distances matter, so the features may, too.
-
-    Ties go to the smaller index, or on the shortlist to the better score and then to the smaller index.
+    Without `features` they are the n best, which are often redundant. With `features` the ``shortlist × n`` best are
+    kept and n of them chosen by farthest-first traversal: the best one, then repeatedly the one farthest from its
+    nearest chosen one. That covers the shortlist to within twice the smallest possible radius [1]_. Only the order of
+    the scores and ratios of distances matter. Ties go to the better score, then to the smaller index.
 
     Parameters
     ----------
     scores : array-like of shape (n_candidates,)
         Larger is better; infinite ones are allowed.
     n : int
-        How many to choose.
+        Number of candidates to choose.
     features : array-like of shape (n_candidates, n_features), default=None
-        Where the candidates lie: observations, or predicted codes. Distances are Euclidean.
+        Observations or predicted codes, compared by Euclidean distance.
     shortlist : int, default=10
-        How many times n are kept to choose from. 1 gives the n best in another order.
+        Size of the shortlist in multiples of n. 1 gives the n best in another order.
 
     Returns
     -------
@@ -260,7 +251,7 @@ def select_batch(
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"scores has shape {values.shape}, expected (n_candidates,). Pass one number a candidate.")
     check_entries(~np.isnan(values), "scores", values, "not be NaN", "Leave out candidates that have no score.")
-    _check_count("n", n, 1, len(values), "Ask for no more candidates than there are.")
+    _check_count("n", n, 1, len(values), "Choose no more candidates than there are.")
     _check_count("shortlist", shortlist, 1, np.inf, "Pass how many times n to keep.")
     ranked = np.argsort(-values, kind="stable")
     if features is None:
@@ -294,36 +285,36 @@ def active_learning(
     update: Update | str = "partial_fit",
     random_state: int | np.random.Generator | np.random.RandomState | None = None,
 ) -> Iterator[Addition]:
-    """Take one observation after the other from a pool, ask its code, and learn the pair.
+    """Acquire the codes of a pool of observations one after the other, and update the model with each pair.
 
-    Every step scores the pool with what the model knows by then and takes the best that is left. The arguments are
-    checked at once; learning happens while the result is iterated over.
+    Every step scores the pool with the current model and acquires the best remaining candidate. Arguments are
+    validated at once; learning happens while the result is iterated over.
 
     Parameters
     ----------
     model : estimator
-        With `fit` and `predict_dist`, and `partial_fit` if it is to be used. It is changed. A fitted one is used as
-        it is, any other is fitted to the training pairs first.
+        With `fit` and `predict_dist`, and `partial_fit` for that update. It is modified. If it is not fitted, it is
+        first fitted to the training pairs.
     X_train, y_train : array-like of shape (n_train, n_observed) and (n_train, n_components) or (n_train,)
-        The pairs that are known from the start.
+        The initial training pairs.
     X_pool, y_pool : array-like of shape (n_pool, n_observed) and (n_pool, n_components) or (n_pool,)
-        Observations to choose from, and their codes. A code is not looked at before its observation is taken.
+        Candidate observations and their codes. A code is not used before its observation is acquired.
     n_additions : int
-        How many to take, no more than the pool holds.
+        Number of acquisitions, at most the size of the pool.
     strategy : callable, "variance_reduction" or "random", default=total_variance
-        A score such as :func:`total_variance`; :func:`variance_reduction` with observations for features; or a choice
-        at random.
+        An acquisition function such as :func:`total_variance`; :func:`variance_reduction` with observations as
+        features; or a random choice.
     update : {"partial_fit", "fit"} or callable, default="partial_fit"
-        How a pair is learned: "partial_fit" takes the new pair alone, "fit" starts anew from all pairs. A callable
-        ``update(model, X, y)`` gets all pairs known by then, the newest last, and changes the model.
+        How a pair is learned: "partial_fit" with the new pair alone, or "fit" from scratch with all pairs. A callable
+        ``update(model, X, y)`` gets all pairs so far, the newest last, and modifies the model.
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
-        For "random". The same seed takes the same elements, whatever `n_additions` is.
+        For "random". The order does not depend on `n_additions`.
 
     Returns
     -------
     iterator of Addition
-        One for every element taken: its index in the pool, its score and the model. Judge the model before asking for
-        the next one, which changes it.
+        One for every acquisition: its index in the pool, its score and the model. Evaluate the model before the next
+        iteration, which modifies it.
 
     Raises
     ------
@@ -356,7 +347,7 @@ def active_learning(
                 f"{name}_train has shape {ours.shape} and {name}_pool {theirs.shape}; they may differ in the first "
                 "number only. Pass pairs of one and the same problem."
             )
-    _check_count("n_additions", n_additions, 1, len(pool[0]), "Take no more than the pool holds.")
+    _check_count("n_additions", n_additions, 1, len(pool[0]), "Acquire no more than the pool holds.")
     if strategy not in ("random", "variance_reduction") and not callable(strategy):
         raise ValueError(
             f"strategy must be a score, 'variance_reduction' or 'random', got {strategy!r}. Pass, say, total_variance."
@@ -392,7 +383,7 @@ def _additions(
         index, score = int(order[step]), np.nan
         if strategy != "random":
             remaining = np.flatnonzero(left)
-            # The whole pool each time: arrays that keep their shape are compiled for once.
+            # The whole pool each time: one shape is compiled once.
             distribution = model.predict_dist(pool[0])
             if callable(strategy):
                 scores = as_real("The scores of strategy", strategy(distribution))
@@ -418,8 +409,8 @@ def _additions(
         yield Addition(index, score, model)
 
 
-def _binary_entropy(chance: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    return entr(chance) + entr(1.0 - chance)
+def _binary_entropy(q: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    return entr(q) + entr(1.0 - q)
 
 
 def _check_distribution(distribution: Any) -> None:
@@ -450,7 +441,7 @@ def _check_features(name: str, features: ArrayLike) -> Float[np.ndarray, "n n_fe
 
 
 def _check_pairs(part: str, X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Observations and codes as arrays, as many of one as of the other; the model looks at what they hold."""
+    """Observations and codes as arrays of equal length; the model validates their entries."""
     observations, codes = np.asarray(X), np.asarray(y)
     if observations.ndim != 2 or codes.ndim not in (1, 2) or len(observations) != len(codes):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Pairs of observations and sparse codes: the published generator, and MNIST through random projections."""
+"""Data sets of observations and sparse codes: the paper's synthetic generator, and random projections of MNIST."""
 
 from functools import lru_cache
 from numbers import Integral, Real
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtri_exp
 from sklearn.utils import Bunch
 
-from bayeslista._validation import as_real, check_entries
+from bayeslista.numerics.checks import as_real, check_entries
 
 __all__ = ["load_mnist_codes", "make_sparse_codes"]
 
@@ -32,9 +32,8 @@ def make_sparse_codes(
     A coefficient is zero with probability ``1 − prob_active``, else standard normal given that its magnitude
     is at least ``slab_gap``. The defaults are the setting of the published synthetic experiments.
 
-    Design, training pairs and test pairs have random streams of their own. With the same seed, another
-    ``n_test``, ``noise_std`` or ``design_matrix`` leaves all that does not depend on it as it was, and a
-    smaller ``n_train`` gives the first rows of a larger one.
+    Design matrix, training pairs and test pairs have independent random streams: with the same seed, a smaller
+    ``n_train`` gives the first rows of a larger one, and no part depends on parameters of another.
 
     Parameters
     ----------
@@ -160,7 +159,7 @@ def _draw_codes(
 ) -> NDArray[np.float64]:
     """Codes by inverse CDF: the magnitude's tail probability is uniform below that of the gap.
 
-    Logarithms keep the tail alive where the normal CDF itself underflows.
+    In logarithms, since the normal CDF underflows.
     """
     activity, position = source.random((size, 2, components)).swapaxes(0, 1)
     signed = 2.0 * position - 1.0

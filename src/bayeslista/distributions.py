@@ -1,7 +1,7 @@
 """The predictive distribution of a sparse coefficient: a spike at zero and a Gaussian slab.
 
 A coefficient is exactly zero with probability ``1 − q`` and otherwise drawn from ``N(m, v)``. The atom makes
-the distribution neither discrete nor continuous, so every method says how it treats the point zero.
+the distribution neither discrete nor continuous, so every method documents its value at zero.
 """
 
 import operator
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from bayeslista._validation import as_real, check_entries
+from bayeslista.numerics.checks import as_real, check_entries
 
 __all__ = ["SpikeSlab"]
 
@@ -49,15 +49,15 @@ class SpikeSlab:
     Examples
     --------
     >>> from bayeslista.distributions import SpikeSlab
-    >>> belief = SpikeSlab(prob_active=[0.0, 0.5, 1.0], slab_mean=2.0, slab_var=1.0)
-    >>> belief
+    >>> dist = SpikeSlab(prob_active=[0.0, 0.5, 1.0], slab_mean=2.0, slab_var=1.0)
+    >>> dist
     SpikeSlab(shape=(3,), dtype=float64)
-    >>> belief.mean()
+    >>> dist.mean()
     array([0., 1., 2.])
-    >>> low, high = belief.interval(0.9)
+    >>> low, high = dist.interval(0.9)
     >>> low.round(2), high.round(2)
     (array([0.  , 0.  , 0.36]), array([0.  , 3.28, 3.64]))
-    >>> belief[1].prob_active
+    >>> dist[1].prob_active
     array(0.5)
     """
 
@@ -75,9 +75,9 @@ class SpikeSlab:
             raise ValueError(f"The parameters do not broadcast: {shapes}. Give them one common shape.") from None
         for name, array in arrays.items():
             check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
-        chance, variance = arrays["prob_active"], arrays["slab_var"]
-        legal = (chance >= 0) & (chance <= 1)
-        check_entries(legal, "prob_active", chance, "lie in [0, 1]", "Pass probabilities; clip round-off.")
+        q, variance = arrays["prob_active"], arrays["slab_var"]
+        legal = (q >= 0) & (q <= 1)
+        check_entries(legal, "prob_active", q, "lie in [0, 1]", "Pass probabilities; clip round-off.")
         remedy = "Pass variances, not log-variances; clip round-off."
         check_entries(variance >= 0, "slab_var", variance, "be at least 0", remedy)
         single = all(array.dtype == np.float32 for array in arrays.values())
@@ -87,8 +87,10 @@ class SpikeSlab:
             object.__setattr__(self, name, stored)
 
     @classmethod
-    def _of(cls, prob_active: NDArray, slab_mean: NDArray, slab_var: NDArray) -> "SpikeSlab":
-        """From legal arrays of one shape and type that are nobody else's: nothing is checked or copied."""
+    def _of(
+        cls, prob_active: NDArray[np.floating], slab_mean: NDArray[np.floating], slab_var: NDArray[np.floating]
+    ) -> "SpikeSlab":
+        """From valid arrays of one shape and dtype that are not shared: nothing is checked or copied."""
         dist = object.__new__(cls)
         for name, array in (("prob_active", prob_active), ("slab_mean", slab_mean), ("slab_var", slab_var)):
             array.setflags(write=False)
@@ -108,7 +110,7 @@ class SpikeSlab:
         return self.prob_active.shape
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """Floating type of the parameters, and of all that the methods return.
 
         Examples
@@ -270,7 +272,7 @@ class SpikeSlab:
         upper, spike = 1.0 - lower, 1.0 - q
         at_zero = self._standardise(np.zeros(()))
         left, right = q * ndtr(at_zero), q * ndtr(-at_zero)
-        # The smaller of the two tails is known to full relative precision: it decides, and it is inverted.
+        # The smaller of the two tails has full relative precision: it is the one that is inverted.
         small = lower < upper
         below = np.where(small, lower <= left, upper >= right + spike)
         above = np.where(small, lower > left + spike, (upper < right) | ((upper == 0.0) & (s > 0.0)))
@@ -283,17 +285,24 @@ class SpikeSlab:
         one_sided = [np.minimum(slab, 0.0), np.maximum(slab, 0.0)]
         return self._finish(np.select([q == 0.0, q == 1.0, below, above], [0.0, slab, *one_sided], 0.0))
 
-    def interval(self, level: ArrayLike) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    def interval(
+        self, level: ArrayLike, given_active: bool = False
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Central interval that leaves at most ``(1 − level)/2`` of the probability on either side.
 
         The upper end is minus the lower end for ``−β``, so the interval of ``−β`` is the mirror image and a
-        tiny upper tail is as precise as a tiny lower one. Where an end falls on the atom, the interval holds
-        more than ``level``.
+        tiny upper tail is as precise as a tiny lower one. Where an end falls on the atom, the coverage
+        is larger than ``level``.
 
         Parameters
         ----------
         level : array-like
-            Probability in [0, 1] that the interval is to hold; broadcast against the distributions.
+            Nominal coverage in [0, 1]; broadcast against the distributions.
+        given_active : bool, default=False
+            Whether the interval is that of the coefficient given that it is active: between the quantiles of the slab,
+            whatever `prob_active`. If distributions are calibrated, it holds a share `level` of the active
+            coefficients, where the interval with the spike holds fewer of them, since small ones have an interval
+            [0, 0].
 
         Returns
         -------
@@ -306,13 +315,17 @@ class SpikeSlab:
         >>> low, high = SpikeSlab([0.02, 1.0], 0.0, 1.0).interval(0.95)
         >>> low.round(2), high.round(2)
         (array([ 0.  , -1.96]), array([0.  , 1.96]))
+        >>> low, high = SpikeSlab([0.02, 1.0], 0.0, 1.0).interval(0.95, given_active=True)
+        >>> low.round(2), high.round(2)
+        (array([-1.96, -1.96]), array([1.96, 1.96]))
         """
         share = self._argument("level", level)
         legal = (share >= 0.0) & (share <= 1.0)
         check_entries(legal, "level", share, "lie in [0, 1]", "Pass a probability, not a percentage.")
         tail = (1.0 - share) / 2.0
-        mirrored = SpikeSlab(self.prob_active, -self.slab_mean, self.slab_var)
-        return self.quantile(tail), 0.0 - mirrored.quantile(tail)
+        dist = SpikeSlab(np.ones_like(self.prob_active), self.slab_mean, self.slab_var) if given_active else self
+        mirrored = SpikeSlab(dist.prob_active, -dist.slab_mean, dist.slab_var)
+        return dist.quantile(tail), 0.0 - mirrored.quantile(tail)
 
     def sample(
         self, n: int, random_state: int | np.random.Generator | np.random.RandomState | None = None
@@ -342,7 +355,7 @@ class SpikeSlab:
         """
         size = operator.index(n)
         if size < 0:
-            raise ValueError(f"n must be at least 0, got {size}. Ask for that many draws of each distribution.")
+            raise ValueError(f"n must be at least 0, got {size}. Pass a number of draws.")
         source: np.random.Generator | np.random.RandomState
         if isinstance(random_state, (np.random.Generator, np.random.RandomState)):
             source = random_state
@@ -358,7 +371,7 @@ class SpikeSlab:
         return q, m, np.sqrt(v)
 
     def _argument(self, name: str, values: ArrayLike) -> NDArray[np.float64]:
-        """Check an argument that meets the distributions entry by entry."""
+        """Validate an argument that broadcasts against the distributions."""
         array = as_real(name, values).astype(np.float64)
         try:
             np.broadcast_shapes(array.shape, self.shape)
@@ -371,13 +384,13 @@ class SpikeSlab:
         return array
 
     def _standardise(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Slab z-score; for a slab without width, ±inf on either side of its point (+inf at it)."""
+        """Slab z-score; for a slab of zero variance −inf below its point, else +inf."""
         _, m, s = self._parameters()
         with np.errstate(over="ignore"):
             score = (x - m) / np.where(s > 0.0, s, 1.0)
         return np.where(s > 0.0, score, np.where(x >= m, np.inf, -np.inf))
 
     def _finish(self, values: NDArray[np.float64]) -> NDArray[np.floating]:
-        """Bring a result to the precision of the parameters; a single number becomes a NumPy scalar."""
+        """Cast a result to the dtype of the parameters; a single number becomes a NumPy scalar."""
         with np.errstate(over="ignore"):
             return np.asarray(values).astype(self.dtype)[()]

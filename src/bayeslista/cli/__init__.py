@@ -1,4 +1,4 @@
-"""The command line: one module a command, and what they share.
+"""The command line: one module for each command, and shared parts.
 
 Modules here import nothing heavy at their top, so that help appears at once.
 """
@@ -9,21 +9,14 @@ from typing import Annotated
 import typer
 
 from bayeslista import __version__
-from bayeslista.cli import bench, calibrate, demo, evaluate, fit, inspect, predict, report, reproduce
-from bayeslista.cli._compilation import keep_compiled
+from bayeslista.cli import calibrate, evaluate, fit, inspect, predict, regress, report
+from bayeslista.cli._jax_cache import keep_compiled
 
 __all__ = ["app", "main"]
 
 _COMMANDS = (
-    fit.fit,
-    predict.predict,
-    evaluate.evaluate,
-    calibrate.calibrate,
-    inspect.inspect,
-    report.report,
-    demo.demo,
-    reproduce.reproduce,
-    bench.bench,
+    *(fit.fit, predict.predict, evaluate.evaluate, calibrate.calibrate, inspect.inspect, report.report),
+    regress.regress,
 )
 
 
@@ -51,7 +44,8 @@ def _commands(
         bayeslista fit observations.npy codes.npy --model m.safetensors
         bayeslista predict new.npy --model m.safetensors --out out.parquet
 
-    Tables are .npy, .npz (file.npz:name for one of several arrays), .csv or .parquet files, one row a signal.
+    Tables are .npy, .npz (file.npz:name for one of several arrays), .csv or .parquet files with one row
+    for every signal.
     """
 
 

@@ -19,7 +19,7 @@ _NOT_BY_TEXT = ("self", "design_matrix", "verbose")
 
 
 def class_name(text: str) -> str:
-    """The class that a user means."""
+    """The class that a user names."""
     wanted = text.lower().replace("-", "").replace("_", "")
     for name in NAMES.values():
         if name.lower() == wanted:
@@ -28,18 +28,17 @@ def class_name(text: str) -> str:
 
 
 def make_estimator(name: str, given: Mapping[str, Any], texts: list[str], **others: Any) -> Any:
-    """Make an estimator from options (`given`, None where not), from ``name=value`` texts, and from `others`.
-
-    `others` are passed where the constructor knows them.
-    """
+    """An estimator from options, None where not given, ``name=value`` texts, and others that it may not have."""
     import bayeslista
 
     kind = getattr(bayeslista, name)
-    known = [each for each in inspect.signature(kind.__init__).parameters if each not in _NOT_BY_TEXT]
+    parameters = inspect.signature(kind.__init__).parameters
+    known = [each for each in parameters if each not in _NOT_BY_TEXT]
     wanted = {option: value for option, value in given.items() if value is not None}
     for option in wanted:
         if option not in known:
-            raise typer.BadParameter(_unknown(name, option, known), param_hint=_hint(option))
+            hint = "--layers" if option == "n_layers" else f"--{option.replace('_', '-')}"
+            raise typer.BadParameter(_unknown(name, option, known), param_hint=hint)
     for text in texts:
         parameter, value = _parse(text)
         if parameter not in known:
@@ -47,18 +46,11 @@ def make_estimator(name: str, given: Mapping[str, Any], texts: list[str], **othe
         if parameter in wanted:
             raise typer.BadParameter(f"{parameter} is given twice.", param_hint="--param")
         wanted[parameter] = value
-    everything = inspect.signature(kind.__init__).parameters
-    extra = {each: value for each, value in others.items() if each in everything}
-    model = kind(**{**extra, **wanted})
-    try:
-        model._check_parameters()
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=name) from error
-    return model
+    return kind(**{**{each: value for each, value in others.items() if each in parameters}, **wanted})
 
 
 def _parse(text: str) -> tuple[str, Any]:
-    """A parameter and its value: JSON if it is, else one of Python's three names, else text."""
+    """A parameter and its value: JSON if it is, else True, False or None, else text."""
     name, equals, value = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or not name:
@@ -71,7 +63,3 @@ def _parse(text: str) -> tuple[str, Any]:
 
 def _unknown(name: str, parameter: str, known: list[str]) -> str:
     return f"{name} has no parameter {parameter!r}. It has: {', '.join(known)}."
-
-
-def _hint(parameter: str) -> str:
-    return "--layers" if parameter == "n_layers" else f"--{parameter.replace('_', '-')}"

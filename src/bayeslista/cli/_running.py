@@ -13,13 +13,13 @@ import typer
 
 FAILED, INTERRUPTED = 1, 130
 
-_EXHAUSTED = "RESOURCE_EXHAUSTED"  # what XLA says where memory is short
+_EXHAUSTED = "RESOURCE_EXHAUSTED"  # of XLA, where memory is short
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def reported(command: _Command) -> _Command:
-    """Let a command fail with one line on the standard error, and warn there by single lines."""
+    """Make errors and warnings of a command single lines on the standard error."""
 
     @wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
@@ -29,20 +29,17 @@ def reported(command: _Command) -> _Command:
         except KeyboardInterrupt as stop:
             say(f"\nInterrupted; {stop}" if str(stop) else "\nInterrupted.")
             raise typer.Exit(INTERRUPTED) from None
-        except (ValueError, OSError, ImportError, MemoryError) as error:
-            say(f"Error: {_reason(error)}")
-            raise typer.Exit(FAILED) from error
-        except RuntimeError as error:
-            if _EXHAUSTED not in str(error):
+        except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and _EXHAUSTED not in str(error):
                 raise
-            say(f"Error: {_reason(MemoryError(error))}")
+            say(f"Error: {_reason(error)}")
             raise typer.Exit(FAILED) from error
 
     return run  # type: ignore[return-value]
 
 
 def say(text: str) -> None:
-    """Tell a person, not a program."""
+    """Print on the standard error, which programs do not read."""
     print(text, file=sys.stderr)
 
 
@@ -52,14 +49,14 @@ def tell(result: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None
 
 
 def shows_progress(quiet: bool) -> bool:
-    """Whether somebody is watching."""
+    """Whether the standard error is a terminal and progress is wanted."""
     return not quiet and sys.stderr.isatty()
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError | RuntimeError):
         return f"there is not enough memory. {error}".strip()
     return " ".join(str(error).split())
 
@@ -79,7 +76,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a value; numbers that are not finite become null."""
+    """A value as JSON has it; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

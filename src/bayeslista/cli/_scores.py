@@ -1,9 +1,9 @@
-"""How good a model is on pairs: numbers with names."""
+"""Scores of a model on pairs."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
 
 _MEANINGS = {
     "nmse": "NMSE: relative error of the codes",
@@ -11,29 +11,32 @@ _MEANINGS = {
     "log_score": "log score",
     "crps": "CRPS",
     "pit_coverage": "PIT coverage",
+    "support_coverage": "coverage of the support",
+    "support_coverage_given_active": "coverage of the support",
     "variance_ratio": "variance ratio: predicted / squared error",
     "brier_score": "Brier score of P(active)",
 }
 
 
-def score(model: Any, X: "np.ndarray", y: "np.ndarray", level: float, seed: int) -> dict[str, float]:
+def score(model: Any, X: "NDArray[Any]", y: "NDArray[Any]", level: float, seed: int) -> dict[str, float]:
     """Score codes, and distributions where the model predicts them."""
     from bayeslista import metrics
 
-    if not hasattr(model, "predict_dist"):
-        codes = model.predict(X)
-        return {
-            "nmse": metrics.nmse(y.reshape(len(y), -1), codes.reshape(len(y), -1)),
-            "f_measure": metrics.support_f_measure(y.reshape(len(y), -1), codes.reshape(len(y), -1)),
-        }
-    dist = model.predict_dist(X)
+    dist = model.predict_dist(X) if hasattr(model, "predict_dist") else None
+    codes = model.predict(X) if dist is None else dist.mean()
+    nmse = metrics.nmse(y.reshape(len(y), -1), codes.reshape(len(y), -1))
+    if dist is None:
+        f_measure = metrics.support_f_measure(y.reshape(len(y), -1), codes.reshape(len(y), -1))
+        return {"nmse": nmse, "f_measure": f_measure}
     true = y.reshape(dist.shape)
     return {
-        "nmse": metrics.nmse(true.reshape(len(y), -1), dist.mean().reshape(len(y), -1)),
+        "nmse": nmse,
         "f_measure": metrics.support_scores(dist, true).f_measure,
         "log_score": metrics.log_score(dist, true),
         "crps": metrics.crps(dist, true),
         "pit_coverage": metrics.pit_coverage(dist, true, level, random_state=seed),
+        "support_coverage": metrics.support_coverage(dist, true, level),
+        "support_coverage_given_active": metrics.support_coverage(dist, true, level, given_active=True),
         "variance_ratio": metrics.variance_ratio(dist, true),
         "brier_score": metrics.brier_score(dist, true),
     }
@@ -41,5 +44,9 @@ def score(model: Any, X: "np.ndarray", y: "np.ndarray", level: float, seed: int)
 
 def score_lines(scores: dict[str, float], level: float) -> list[str]:
     """A line for each score."""
-    notes = {"pit_coverage": f" of {level:g} intervals"}
-    return [f"  {_MEANINGS[name] + notes.get(name, ''):<45}{value:.4f}" for name, value in scores.items()]
+    notes = {
+        "pit_coverage": f" of {level:g} intervals",
+        "support_coverage": f", {level:g} intervals",
+        "support_coverage_given_active": f", {level:g} intervals given active",
+    }
+    return [f"  {_MEANINGS[name] + notes.get(name, ''):<49}{value:.4f}" for name, value in scores.items()]

@@ -1,15 +1,16 @@
-"""``bayeslista calibrate``: mend the distributions of a model by pairs that it did not learn from."""
+"""``bayeslista calibrate``: recalibrate the distributions of a model on held-out pairs."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bayeslista.cli._files import check_pairs, check_place, describe, load_model, naming, read_pairs, using, writing
+from bayeslista.cli._model_files import check_place, describe, file_errors, load_model, read_pairs, writing
 from bayeslista.cli._options import Choice, Codes, Header, Json, Model, Observations
 from bayeslista.cli._running import reported, tell
 
-_METHODS = ("isotonic", "logistic")
+_Method = StrEnum("_Method", ["isotonic", "logistic"])
 
 
 @reported
@@ -17,22 +18,18 @@ def calibrate(
     observations: Observations,
     codes: Codes,
     model: Model,
-    out: Annotated[Path | None, typer.Option(help="File to write; else the model itself is replaced.")] = None,
-    method: Annotated[
-        str, typer.Option(help="isotonic, or logistic, which needs fewer pairs: the map of P(active).")
-    ] = "isotonic",
-    header: Header = Choice.AUTO,
+    out: Annotated[Path | None, typer.Option(help="File to write; without it the model itself is replaced.")] = None,
+    method: Annotated[_Method, typer.Option(help="Map of P(active); logistic needs fewer pairs.")] = _Method.isotonic,
+    header: Header = Choice.auto,
     as_json: Json = False,
 ) -> None:
-    """Mend the distributions of a model by held-out pairs.
+    """Recalibrate the distributions of a model on held-out pairs.
 
         bayeslista calibrate held_out.npy held_out_codes.npy --model m.safetensors --out calibrated.safetensors
 
-    P(active) and the widths change so as to suit pairs that the model did not learn from; two hundred are enough as a
-    rule. Calibrating again begins anew.
+    P(active) and the widths of intervals are fitted to pairs that the model was not fitted to; two hundred are enough
+    as a rule. A second calibration replaces the first.
     """
-    if method not in _METHODS:
-        raise typer.BadParameter(f"choose one of {', '.join(_METHODS)}.", param_hint="--method")
     target = model if out is None else out
     check_place(target)
     made = load_model(model)
@@ -41,10 +38,9 @@ def calibrate(
             f"{model} is a {type(made).__name__}, which predicts no distributions: there is nothing to calibrate. "
             "Fit spike-slab-net or bayes-lista."
         )
-    X, y = read_pairs(observations, codes, header)
-    check_pairs(made, X, y, observations, codes)
-    with using(model), naming(observations, codes):
-        made.calibrate(X.values, y.values, method=method)
+    X, y = read_pairs(observations, codes, header, made)
+    with file_errors(observations, codes, model):
+        made.calibrate(X.values, y.values, method=method.value)
     with writing(target):
         made.save(target)
     n_pairs = len(y.values)

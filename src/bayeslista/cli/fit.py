@@ -1,20 +1,21 @@
-"""``bayeslista fit``: learn from tables, and keep the model in a file."""
+"""``bayeslista fit``: from tables of observations and codes to a model file."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bayeslista.cli._estimators import NAMES, class_name, make_estimator
-from bayeslista.cli._files import (
+from bayeslista.cli._model_files import (
     check_place,
     describe,
-    keep_names,
+    file_errors,
+    first_difference,
     load_model,
-    naming,
     read_observations,
     read_pairs,
     writing,
@@ -25,11 +26,7 @@ from bayeslista.cli._scores import score, score_lines
 
 _LEVEL = 0.9
 _NOT_BEGUN, _BEGUN, _ENDED = "not begun", "begun", "ended"
-_RESUMED = {
-    _BEGUN: "The fit went on from {}.",
-    _ENDED: "The fit had ended before: this is what {} holds.",
-}
-_STARTED = "Fitting {}. This can take minutes."
+_RESUMED = {_BEGUN: "The fit was resumed from {}.", _ENDED: "The fit had ended before: the model is that in {}."}
 
 
 @reported
@@ -39,34 +36,38 @@ def fit(
         str | None,
         typer.Argument(
             metavar="CODES",
-            help="Table of their codes, row by row. spike-slab-net needs none if there is a design matrix.",
+            help="Table of their codes, row by row. Not needed by spike-slab-net with a design matrix.",
             show_default=False,
         ),
     ] = None,
-    model: Annotated[Path, typer.Option(help="File to write, by custom .safetensors.", show_default=False)] = ...,  # type: ignore[assignment]
+    model: Annotated[Path, typer.Option(help="File to write, usually .safetensors.", show_default=False)] = ...,  # type: ignore[assignment]
     design_matrix: Annotated[
-        str | None, typer.Option(help="Table of shape (observed values, coefficients). Else it is learned.")
+        str | None,
+        typer.Option(
+            help="Table of shape (observed values, coefficients), else learned. Its header names the coefficients."
+        ),
     ] = None,
     estimator: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "spike-slab-net",
-    layers: Annotated[int | None, typer.Option(help="How many layers, or steps.")] = None,
-    mode: Annotated[str | None, typer.Option(help="spike-slab-net: accurate or fast.")] = None,
-    calibration_steps: Annotated[int | None, typer.Option(help="spike-slab-net: 0 is quick.")] = None,
-    max_iter: Annotated[int | None, typer.Option(help="lista, bayes-lista: passes over the pairs at most.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers, or iterations; not of exact mode.")] = None,
+    mode: Annotated[str | None, typer.Option(help="spike-slab-net: exact (the default), accurate or fast.")] = None,
+    calibration_steps: Annotated[
+        int | None, typer.Option(help="spike-slab-net, accurate or fast: steps of calibration, or 0.")
+    ] = None,
+    max_iter: Annotated[int | None, typer.Option(help="lista, bayes-lista: largest number of epochs.")] = None,
     shrinkage: Annotated[float | None, typer.Option(help="ista, fista, lista, bayes-lista: the threshold.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64; else that of the tables.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64; by default that of the tables.")] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Any other parameter of the estimator; can be repeated."),
     ] = None,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="lista, bayes-lista, spike-slab-net: file to keep what is learned in, and to go on from."),
+        Path | None, typer.Option(help="File to save the state of a long fit to, and to resume from.")
     ] = None,
     seed: Seed = 0,
     test_fraction: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Fraction of the pairs to hold out and to score the model on.")
     ] = 0.0,
-    header: Header = Choice.AUTO,
+    header: Header = Choice.auto,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -76,14 +77,16 @@ def fit(
         bayeslista fit y.csv b.csv --design-matrix x.csv --mode fast --test-fraction 0.2 --model m.safetensors
         bayeslista fit y.csv b.csv --estimator lista --layers 8 --param learning_rate=0.1 --model m.safetensors
 
-    A fit that was stopped goes on from its checkpoint when the same command is given again:
+    The same command resumes a fit that was stopped, from its checkpoint:
 
         bayeslista fit y.npy b.npy --estimator bayes-lista --checkpoint c.safetensors --model m.safetensors
 
-    With a design matrix, spike-slab-net learns from observations alone:
+    With a design matrix, spike-slab-net can be fitted to observations alone:
 
         bayeslista fit observations.npy --design-matrix x.npy --model m.safetensors
     """
+    import numpy as np
+
     name = class_name(estimator)
     given: dict[str, Any] = {
         "n_layers": layers,
@@ -98,22 +101,35 @@ def fit(
     if codes is None:
         _check_codes_are_not_needed(name, design_matrix, test_fraction)
     check_place(model)
-    kept = {} if checkpoint is None else {"checkpoint": _checked_checkpoint(checkpoint, name)}
-    if design_matrix is not None:
-        made.set_params(design_matrix=read_observations(design_matrix, header).values)
+    kept = {}
+    if checkpoint is not None:
+        if "checkpoint" not in signature(made.fit).parameters:
+            raise typer.BadParameter(f"{name} is fitted too fast to need one.", param_hint="--checkpoint")
+        check_place(checkpoint)
+        kept = {"checkpoint": checkpoint}
     X, y = (read_observations(observations, header), None) if codes is None else read_pairs(observations, codes, header)
+    component_names = _unique(() if y is None else y.names)
+    if design_matrix is not None:
+        matrix = read_observations(design_matrix, header)
+        made.set_params(design_matrix=matrix.values)
+        if sorted(component_names) == sorted(matrix.names) and component_names != matrix.names:
+            raise ValueError(f"{codes} {first_difference(component_names, matrix.names, f'{design_matrix} has')}")
+        component_names = component_names or _unique(matrix.names)
     training, test = _split(X.values, None if y is None else y.values, test_fraction, seed)
     if progress:
-        say(_STARTED.format(name))
+        say(f"Fitting {name}. This can take minutes.")
     start = time.perf_counter()
-    before = _course_before(checkpoint)
-    with naming(observations, codes), _told_how_to_go_on(checkpoint):
+    before = _state_before(checkpoint)
+    with file_errors(observations, codes), _resumption_named(checkpoint):
         made.fit(*training, **kept)
     seconds = time.perf_counter() - start
     if "verbose" in made.get_params():
         made.set_params(verbose=0)  # the file is the same whoever watches
     scores = None if test is None else score(made, *test, _LEVEL, seed)
-    keep_names(made, X, y)
+    if X.names:
+        made.feature_names_in_ = np.array(X.names, object)
+    if component_names:
+        made.component_names_ = np.array(component_names, object)
     with writing(model):
         made.save(model)
     n_fitted, n_test = len(training[0]), 0 if test is None else len(test[0])
@@ -129,8 +145,8 @@ def fit(
         "checkpoint": None if checkpoint is None else {"path": str(checkpoint), "before": before},
         "scores": scores,
     }
-    learned_from = f"{n_fitted} {'observations' if codes is None else 'pairs'}"
-    lines = [f"{model}: {describe(made)}, fitted to {learned_from} in {seconds:.1f} s."]
+    fitted_to = f"{n_fitted} {'observations' if codes is None else 'pairs'}"
+    lines = [f"{model}: {describe(made)}, fitted to {fitted_to} in {seconds:.1f} s."]
     if before != _NOT_BEGUN:
         lines.append(_RESUMED[before].format(checkpoint))
     if scores is not None:
@@ -138,15 +154,13 @@ def fit(
     tell(result, lines, as_json)
 
 
-def _checked_checkpoint(checkpoint: Path, name: str) -> Path:
-    if name in ("ISTA", "FISTA"):
-        raise typer.BadParameter("is of no use where nothing is learned.", param_hint="--checkpoint")
-    check_place(checkpoint)
-    return checkpoint
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that can be those of coefficients, or none."""
+    return names if "" not in names and len(set(names)) == len(names) else ()
 
 
-def _course_before(checkpoint: Path | None) -> str:
-    """How far a checkpoint is; whether it is one of this fit, the fit itself finds out."""
+def _state_before(checkpoint: Path | None) -> str:
+    """How far a checkpoint is; `fit` checks whether it is one of this fit."""
     if checkpoint is None or not checkpoint.exists():
         return _NOT_BEGUN
     try:
@@ -157,20 +171,20 @@ def _course_before(checkpoint: Path | None) -> str:
 
 
 @contextmanager
-def _told_how_to_go_on(checkpoint: Path | None) -> Iterator[None]:
-    """Say, where a fit is interrupted, that it can go on."""
+def _resumption_named(checkpoint: Path | None) -> Iterator[None]:
+    """Add to an interrupt how to resume the fit."""
     try:
         yield
     except KeyboardInterrupt as stop:
         if checkpoint is None or not checkpoint.exists():
             raise
-        raise KeyboardInterrupt(f"the same command goes on from {checkpoint}") from stop
+        raise KeyboardInterrupt(f"the same command resumes from {checkpoint}") from stop
 
 
 def _check_codes_are_not_needed(name: str, design_matrix: str | None, test_fraction: float) -> None:
     if name != "SpikeSlabNet" or design_matrix is None:
         raise typer.BadParameter(
-            "is missing. Only spike-slab-net learns from observations alone, and only with --design-matrix.",
+            "is missing. Only spike-slab-net can be fitted to observations alone, and only with --design-matrix.",
             param_hint="CODES",
         )
     if test_fraction > 0:
@@ -178,14 +192,14 @@ def _check_codes_are_not_needed(name: str, design_matrix: str | None, test_fract
 
 
 def _split(X: Any, y: Any, fraction: float, seed: int) -> tuple[tuple[Any, ...], tuple[Any, Any] | None]:
-    """Training arrays, and test pairs if some are to be held out."""
+    """Training arrays, and test pairs if some are held out."""
     if fraction == 0.0:
         return (X,) if y is None else (X, y), None
     import numpy as np
 
     n_test = max(1, round(fraction * len(X)))
     if n_test >= len(X):
-        raise ValueError(f"--test-fraction {fraction:g} leaves none of the {len(X)} pairs to learn from.")
+        raise ValueError(f"--test-fraction {fraction:g} leaves none of the {len(X)} pairs to fit.")
     order = np.random.default_rng(seed).permutation(len(X))
     test, training = np.sort(order[:n_test]), np.sort(order[n_test:])
     return (X[training], y[training]), (X[test], y[test])

@@ -1,17 +1,18 @@
-"""``bayeslista inspect``: what is in the file of a model."""
+"""``bayeslista inspect``: the content of a model file."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bayeslista.cli._files import load_model, using
+from bayeslista.cli._model_files import file_errors, load_model
 from bayeslista.cli._options import Json
 from bayeslista.cli._running import reported, tell
 
-_OBJECTIVES = {  # what that of an estimator is, as docs/command_line.md tells it
-    "SpikeSlabNet": "negative log score plus relative error of simulated pairs; smaller is better",
-    "BayesLISTA": "the bound, or log evidence, of a pair; larger is better",
+_OBJECTIVES = {  # of `history_`, as in docs/command_line.md
+    "objective": "negative log score plus relative error of simulated pairs; smaller is better",
+    "elbo": "the evidence lower bound of a pair; larger is better",
+    "log_evidence": "the log evidence of a pair; larger is better",
 }
 
 
@@ -22,17 +23,17 @@ def inspect(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show what is in the file of a model.
+    """Show the content of a model file.
 
         bayeslista inspect m.safetensors
 
-    The estimator, its parameters and sizes, how its training went, whether it is calibrated, and the versions it was
-    written by.
+    The estimator, its parameters and sizes, how its training went, whether it is calibrated, and the versions that
+    wrote it.
     """
-    from bayeslista.persistence import read_versions
+    from bayeslista.io.records import read_versions
 
     made = load_model(model)
-    with using(model):
+    with file_errors(model=model):
         result = _found(made, model, read_versions(model))
     tell(result, _lines(result), as_json)
 
@@ -42,21 +43,19 @@ def _found(made: Any, model: Path, versions: dict[str, str]) -> dict[str, Any]:
         "model": str(model),
         "bytes": model.stat().st_size,
         "estimator": type(made).__name__,
-        "fitted": hasattr(made, "design_matrix_"),
+        "fitted": hasattr(made, "design_matrix_") or hasattr(made, "coef_"),
         "parameters": {name: _summary(value) for name, value in made.get_params(deep=False).items()},
         "fitted_values": {name: _summary(value) for name, value in sorted(vars(made).items()) if _is_shown(name)},
         "training": {name: _course(values) for name, values in getattr(made, "history_", {}).items()},
-        "diagnostics": {name: int(count) for name, count in getattr(made, "diagnostics_", {}).items()},
+        "diagnostics": {name: _summary(value) for name, value in getattr(made, "diagnostics_", {}).items()},
         "recalibrated": _recalibration(getattr(made, "recalibration_", None)),
         "versions": versions,
     }
 
 
 def _is_shown(name: str) -> bool:
-    """Whether it is a fitted attribute that has no place of its own."""
-    return (
-        name.endswith("_") and not name.startswith("_") and name not in ("history_", "diagnostics_", "recalibration_")
-    )
+    """Whether it is a fitted attribute that is not shown under another title."""
+    return name.endswith("_") and name[0] != "_" and name not in ("history_", "diagnostics_", "recalibration_")
 
 
 def _summary(value: Any) -> Any:
@@ -75,7 +74,7 @@ def _summary(value: Any) -> Any:
 
 
 def _course(values: Any) -> dict[str, Any]:
-    """How many passes a history has, where it began and where it ended."""
+    """The length of a history, its first and its last value."""
     import numpy as np
 
     each = np.asarray(values, dtype=float).reshape(len(values), -1).mean(axis=1) if len(values) else []
@@ -90,21 +89,17 @@ def _recalibration(found: Any) -> dict[str, Any] | None:
 
 def _lines(result: dict[str, Any]) -> list[str]:
     calibrated = result["recalibrated"]
-    lines = [
-        f"{result['model']}: {result['estimator']}, {'fitted' if result['fitted'] else 'not fitted'}, "
-        + (
-            f"calibrated on {calibrated['n_pairs']} pairs ({calibrated['method']})"
-            if calibrated
-            else "not recalibrated"
-        )
-        + f", {result['bytes']} bytes",
-    ]
+    state = (
+        f"recalibrated on {calibrated['n_pairs']} pairs ({calibrated['method']})" if calibrated else "not recalibrated"
+    )
+    fitted = "fitted" if result["fitted"] else "not fitted"
+    lines = [f"{result['model']}: {result['estimator']}, {fitted}, {state}, {result['bytes']} bytes"]
     for title in ("parameters", "fitted_values", "training", "diagnostics", "versions"):
         if result[title]:
             lines.append(f"{title.replace('_', ' ')}:")
             lines += [f"  {name:<22}{_text(value)}" for name, value in result[title].items()]
-        if title == "training" and "objective" in result[title] and result["estimator"] in _OBJECTIVES:
-            lines.append(f"  {'':<22}the objective is {_OBJECTIVES[result['estimator']]}")
+        if title == "training":
+            lines += [f"  {'':<22}{name} is {_OBJECTIVES[name]}" for name in _OBJECTIVES if name in result[title]]
     return lines
 
 
@@ -112,5 +107,5 @@ def _text(value: Any) -> str:
     if not isinstance(value, dict):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     if value["n"] == 0:
-        return "no passes"
-    return f"{value['first']:.4g} → {value['last']:.4g} in {value['n']} passes"
+        return "no values"
+    return f"{value['first']:.4g} → {value['last']:.4g} ({value['n']} values)"

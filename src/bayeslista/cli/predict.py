@@ -1,23 +1,23 @@
-"""``bayeslista predict``: codes of new observations, and how sure they are, file by file."""
+"""``bayeslista predict``: distributions of the codes of new observations, file by file."""
 
 import glob
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayeslista.cli._files import check_columns, check_place, load_model, naming, read_observations, using, writing
+from bayeslista.cli._model_files import check_place, file_errors, load_model, read_observations, writing
 from bayeslista.cli._options import Choice, Header, Json, Level, Model, Quiet
 from bayeslista.cli._running import reported, shows_progress, tell
 
 if TYPE_CHECKING:
-    import numpy as np
+    from numpy.typing import NDArray
 
 _NAME = "{name}"
-_USUAL = ".npz"
-_BATCH_NUMBERS, _LEAST_BATCH = 2**21, 1024
-_INTERVALS = ("model", "conformal")
+_BATCH_NUMBERS, _LEAST_BATCH = 2**21, 1024  # numbers and rows that are predicted and written at once
+_Intervals = StrEnum("_Intervals", ["model", "conformal"])
 
 
 @reported
@@ -40,9 +40,9 @@ def predict(
     ],
     level: Level = 0.9,
     intervals: Annotated[
-        str, typer.Option(help="model, or conformal: those that the pairs of `bayeslista calibrate` vouch for.")
-    ] = "model",
-    header: Header = Choice.AUTO,
+        _Intervals, typer.Option(help="conformal: with the coverage of the pairs of `bayeslista calibrate`.")
+    ] = _Intervals.model,
+    header: Header = Choice.auto,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -55,25 +55,32 @@ def predict(
     …, prob_active_0, …, low_0, …, high_0, …; models without distributions give the mean alone. Where the codes of the
     fit had names, these take the place of numbers: mean_left, mean_right, …
     """
-    if intervals not in _INTERVALS:
-        raise typer.BadParameter(f"choose one of {', '.join(_INTERVALS)}.", param_hint="--intervals")
+    from tqdm import tqdm
+
     inputs = [file for pattern in observations for file in _files(pattern)]
     targets = _targets(inputs, out)
     for target in targets:
         check_place(target)
     made = load_model(model)
-    forecast = _forecast(made, model, level, intervals)
+    checks: list[Any] = []
+    forecast, progress = _forecast(made, model, level, intervals.value, checks), shows_progress(quiet)
     files: list[dict[str, Any]] = []
     for file, target in zip(inputs, targets, strict=True):
-        table = read_observations(file, header)
-        check_columns(made, table, file)
-        X = table.values
-        with using(model), naming(file):
-            bar = _bar(file, len(X), shows_progress(quiet))
-            names = _write(made, X, target, forecast, bar)
+        X = read_observations(file, header, made).values
+        with file_errors(file, model=model), writing(target):
+            names = _write(
+                made, X, target, forecast, tqdm(total=len(X), desc=file, unit="signal", disable=not progress)
+            )
         files.append({"observations": file, "out": str(target), "n_rows": len(X), "columns": names})
     result = {"model": str(model), "estimator": type(made).__name__, "level": level, "files": files}
     lines = [f"{each['out']}: {', '.join(each['columns'])} of {each['n_rows']} signals." for each in files]
+    if checks:
+        result["check"] = check = _summary(checks)
+        lines.append(
+            f"predictive check: {check['n_failed']} of {check['n_rows']} answers failed; "
+            f"chi-square per sensor {check['median_chi_square']:.3g} in the median, {check['largest_chi_square']:.3g} "
+            f"at most; {check['n_sampled']} answers by the sampler."
+        )
     tell(result, lines, as_json)
 
 
@@ -88,22 +95,22 @@ def _files(pattern: str) -> list[str]:
 
 
 def _targets(inputs: list[str], out: Path) -> list[Path]:
-    """A file to write for each table; folders of several are made."""
-    from bayeslista.tables import WRITTEN
+    """A file to write for each table; a folder for several is made."""
+    from bayeslista.io.tables import WRITABLE
 
     single = len(inputs) == 1
     if _NAME in out.name:
         targets = [out.with_name(out.name.replace(_NAME, _stem(file))) for file in inputs]
     elif out.is_dir() or (not single and not out.suffix):
-        targets = [out / f"{_stem(file)}{_USUAL}" for file in inputs]
+        targets = [out / f"{_stem(file)}.npz" for file in inputs]
     elif single:
         targets = [out]
     else:
         raise typer.BadParameter(
             f"there are {len(inputs)} tables; name a folder, or put {_NAME} in the name.", param_hint="--out"
         )
-    if targets[0].suffix.lower() not in WRITTEN:
-        raise typer.BadParameter(f"{targets[0]} has to end with {', '.join(WRITTEN)}.", param_hint="--out")
+    if targets[0].suffix.lower() not in WRITABLE:
+        raise typer.BadParameter(f"{targets[0]} has to end with {', '.join(WRITABLE)}.", param_hint="--out")
     twice = {target for target in targets if targets.count(target) > 1}
     if twice:
         raise ValueError(f"several tables would be written to {min(twice)}; predict them one by one.")
@@ -121,21 +128,27 @@ def _stem(file: str) -> str:
 
 
 def _forecast(
-    model: Any, path: Path, level: float, intervals: str
-) -> Callable[["np.ndarray"], dict[str, "np.ndarray"]]:
-    """What to write of a batch."""
+    model: Any, path: Path, level: float, intervals: str, checks: list[Any]
+) -> Callable[["NDArray[Any]"], dict[str, "NDArray[Any]"]]:
+    """The function from a batch of observations to the arrays that are written; it appends predictive checks."""
+    from bayeslista.estimators.hooks import predict_and_check
+
     if not hasattr(model, "predict_dist"):
         if intervals != "model":
             raise ValueError(f"{type(model).__name__} predicts no distributions, and so no intervals.")
         return lambda X: {"mean": model.predict(X)}
     if intervals == "conformal" and getattr(model, "recalibration_", None) is None:
         raise ValueError(
-            f"the model in {path} is not calibrated, as conformal intervals need it: with pairs that it did not learn "
-            f"from, run bayeslista calibrate OBSERVATIONS CODES --model {path}"
+            f"the model in {path} is not calibrated, which conformal intervals need: with pairs that it was not fitted "
+            f"to, run bayeslista calibrate OBSERVATIONS CODES --model {path}"
         )
 
-    def forecast(X: "np.ndarray") -> dict[str, "np.ndarray"]:
-        dist = model.predict_dist(X)
+    def forecast(X: "NDArray[Any]") -> dict[str, "NDArray[Any]"]:
+        if hasattr(model, "predictive_check"):
+            dist, check = predict_and_check(model, X)
+            checks.append(check)
+        else:
+            dist = model.predict_dist(X)
         low, high = dist.interval(level) if intervals == "model" else model.predict_interval(X, level, intervals)
         parts = {"mean": dist.mean(), "std": dist.std(), "prob_active": dist.prob_active}
         return {**parts, "low": low, "high": high}
@@ -143,28 +156,36 @@ def _forecast(
     return forecast
 
 
-def _write(model: Any, X: "np.ndarray", target: Path, forecast: Callable[..., Any], bar: Any) -> list[str]:
-    """Predict batch by batch, so that tables of any length fit in memory; return the names of what is written."""
-    from bayeslista.tables import table_writer
+def _summary(checks: list[Any]) -> dict[str, Any]:
+    """Numbers of failed and of sampled answers, and the sizes of residuals."""
+    import pandas as pd
+
+    table = pd.concat(checks)
+    return {
+        "n_rows": len(table),
+        "n_failed": int(table.failed.sum()),
+        "n_sampled": int((table.engine == "exact").sum()),
+        "median_chi_square": float(table.chi_square.median()),
+        "largest_chi_square": float(table.chi_square.max()),
+    }
+
+
+def _write(model: Any, X: "NDArray[Any]", target: Path, forecast: Callable[..., Any], bar: Any) -> list[str]:
+    """Predict and write batch by batch, in bounded memory; return the names of the arrays."""
+    from bayeslista.io.tables import write_table
 
     names: list[str] = []
-    components = getattr(model, "component_names_", None)
-    with bar, writing(target), table_writer(target, components) as write:
-        for rows in _batches(len(X), max(X.shape[1], getattr(model, "n_components_", 1))):
-            parts = forecast(X[rows])
-            write(parts)
-            names = list(parts)
-            bar.update(rows.stop - rows.start)
-    return names
-
-
-def _batches(n_rows: int, width: int) -> Iterator[slice]:
+    width = max(X.shape[1], getattr(model, "n_components_", 1))
     size = max(_LEAST_BATCH, _BATCH_NUMBERS // width // _LEAST_BATCH * _LEAST_BATCH)
-    for begin in range(0, n_rows, size):
-        yield slice(begin, min(begin + size, n_rows))
 
+    def batches() -> Iterator[dict[str, "NDArray[Any]"]]:
+        for begin in range(0, len(X), size):
+            batch = X[begin : begin + size]
+            parts = forecast(batch)
+            yield parts
+            names[:] = parts
+            bar.update(len(batch))
 
-def _bar(description: str, total: int, shown: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=description, unit="signal", disable=not shown)
+    with bar:
+        write_table(target, batches(), getattr(model, "component_names_", None))
+    return names

@@ -1,4 +1,4 @@
-"""How estimators show themselves."""
+"""Representation of estimators as text."""
 
 from types import new_class
 from typing import Any
@@ -8,21 +8,11 @@ from sklearn.base import BaseEstimator
 
 
 class BriefMixin(BaseEstimator):
-    """Show matrices among the parameters by their corners, those in frames as arrays; parameters stay as they are.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pandas as pd
-    >>> from bayeslista import ISTA
-    >>> matrix = pd.DataFrame(np.eye(50))
-    >>> "DataFrame" in str(type(ISTA(design_matrix=matrix).design_matrix)), len(repr(ISTA(design_matrix=matrix))) < 300
-    (True, True)
-    """
+    """A representation with matrices among the parameters abbreviated, and frames as arrays."""
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         own = type(self)
-        # scikit-learn breaks lines only for classes that show themselves as it does.
+        # scikit-learn breaks lines only for classes with its own __repr__.
         likeness = new_class(own.__name__, (own,), exec_body=lambda body: body.update(__repr__=BaseEstimator.__repr__))
         shown: Any = object.__new__(likeness)
         shown.__dict__.update({name: _as_array(value) for name, value in vars(self).items()})

@@ -1,9 +1,8 @@
-"""What pairs that a model did not learn from can still mend in its predictions, and intervals that they vouch for.
+"""Recalibration of predictions on pairs that a model did not learn from, and conformal intervals.
 
-P(active) goes through a monotone map, isotonic or logistic; means of slabs are multiplied by one number, variances by
-another, and a third is added to these: those of greatest likelihood. Conformal intervals need none of it: they are
-central intervals of the model's own distribution, of a level that held-out pairs decide for each coefficient, and so
-hold whatever the model got wrong.
+P(active) goes through a monotone map, isotonic or logistic. Means of slabs are multiplied by one number, variances by
+another, and a third is added to these, all of maximum likelihood. Conformal intervals are central intervals of the
+model's own distribution, at a level for each coefficient that held-out pairs decide.
 """
 
 from typing import Any, NamedTuple
@@ -14,24 +13,24 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.metrics._forecasts import Block, tails
+from bayeslista.metrics.forecasts import ForecastBlock, tails
 
 METHODS = ("isotonic", "logistic")
 
-_NEAREST = 1e-12  # to 0 or 1 that a probability may be before its log-odds are taken
-_ROUNDS = 3  # of the gain and the variance in turn
+_NEAREST = 1e-12  # distance of a probability to 0 and 1 before its log-odds are taken
+_ROUNDS = 3  # of alternating maximisation over the variances and the gain
 _WEAK = 1e6  # inverse strength of the penalty on the logistic map
 
 
 class IsotonicMap(NamedTuple):
     """A monotone map of probabilities, linear between knots."""
 
-    said: NDArray[np.float64]
+    predicted: NDArray[np.float64]
     observed: NDArray[np.float64]
 
     def apply(self, prob: NDArray[np.float64]) -> NDArray[np.float64]:
         """Map probabilities."""
-        return np.interp(prob, self.said, self.observed)
+        return np.interp(prob, self.predicted, self.observed)
 
 
 class LogisticMap(NamedTuple):
@@ -47,28 +46,13 @@ class LogisticMap(NamedTuple):
 
 
 class Recalibration(NamedTuple):
-    """What held-out pairs taught.
-
-    Attributes
-    ----------
-    activity : IsotonicMap or LogisticMap
-        From P(active) as predicted to what came true.
-    slab_gain : float
-        What means of slabs are multiplied by.
-    slab_scale : float
-        What standard deviations of slabs are multiplied by, before
-    least_var : float
-        is added to their variances.
-    tails : ndarray of shape (n_pairs, n_components) or (n_pairs,)
-        For each coefficient, in ascending order, the smaller of the two probabilities that the model, before this,
-        gave to values as far out as the true ones.
-    """
+    """A map of P(active), gain and scale of slabs, variance to add, and tail probabilities of held-out codes."""
 
     activity: IsotonicMap | LogisticMap
-    slab_gain: float
-    slab_scale: float
-    least_var: float
-    tails: NDArray[np.float64]
+    slab_gain: float  # factor of the means
+    slab_scale: float  # factor of the standard deviations
+    least_var: float  # added to the variances
+    tails: NDArray[np.float64]  # the smaller tail of each true code, sorted over pairs, before recalibration
 
     def apply(self, dist: SpikeSlab) -> SpikeSlab:
         """Recalibrate a prediction of the model."""
@@ -77,7 +61,7 @@ class Recalibration(NamedTuple):
         slab_var = dist.slab_var.astype(np.float64) * self.slab_scale**2 + self.least_var
         return SpikeSlab(prob_active, dist.slab_mean * dtype.type(self.slab_gain), slab_var.astype(dtype))
 
-    def interval(self, dist: SpikeSlab, level: float) -> tuple[NDArray, NDArray]:
+    def interval(self, dist: SpikeSlab, level: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Conformal interval around a prediction of the model, before recalibration."""
         n = len(self.tails)
         rank = min(int((n + 1) * (1.0 - level) * (1.0 + 1e-12)), n)  # 0.1 · 210 is to be 21
@@ -88,38 +72,11 @@ class Recalibration(NamedTuple):
 
 
 def fit_recalibration(dist: SpikeSlab, codes: NDArray[np.floating], method: str) -> Recalibration:
-    """Learn from what a model predicted for pairs that it did not learn from.
-
-    Parameters
-    ----------
-    dist : SpikeSlab of shape (n_pairs, n_components) or (n_pairs,)
-        What it predicted.
-    codes : ndarray of the same shape
-        The true codes.
-    method : {"isotonic", "logistic"}
-        The map of P(active).
-
-    Returns
-    -------
-    Recalibration
-        To apply to other predictions of the same model.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayeslista import SpikeSlab
-    >>> from bayeslista.estimators._recalibration import fit_recalibration
-    >>> truth = SpikeSlab(np.full((2000, 2), 0.2), 1.0, 1.0)
-    >>> codes = truth.sample(1, random_state=0)[0]
-    >>> said = SpikeSlab(np.full((2000, 2), 0.5), 1.0, 4.0)  # too often active, too wide
-    >>> mended = fit_recalibration(said, codes, "isotonic").apply(said)
-    >>> mended.prob_active[0].round(1), mended.slab_var[0].round()
-    (array([0.2, 0.2]), array([1., 1.]))
-    """
+    """Fit the recalibration of predictions to the true codes of the same shape."""
     prob, mean, var = (part.astype(np.float64) for part in (dist.prob_active, dist.slab_mean, dist.slab_var))
     code = codes.astype(np.float64)
     active = code != 0.0
-    lower, upper = tails(Block(prob, mean, np.sqrt(var), code))
+    lower, upper = tails(ForecastBlock(prob, mean, np.sqrt(var), code))
     return Recalibration(
         _fit_activity(prob.ravel(), active.ravel(), method),
         *_fit_slab(code[active], mean[active], var[active]),
@@ -130,20 +87,20 @@ def fit_recalibration(dist: SpikeSlab, codes: NDArray[np.floating], method: str)
 def _fit_slab(
     code: NDArray[np.float64], mean: NDArray[np.float64], var: NDArray[np.float64]
 ) -> tuple[float, float, float]:
-    """Gain of means, scale of standard deviations and least variance of greatest likelihood, for active coefficients.
+    """Gain of means, scale of standard deviations and added variance of maximum likelihood, for active coefficients.
 
-    One coefficient that the slab was right about counts, too. A scale alone would be at the mercy of a few slabs that
-    are far too narrow.
+    One pseudo-observation at the predicted scale regularises. A scale alone would be decided by a few slabs that are
+    far too narrow.
     """
-    known = var > 0.0
-    if not known.any():
+    proper = var > 0.0
+    if not proper.any():
         return 1.0, 1.0, float(np.mean(np.square(code - mean))) if code.size else 0.0
-    unit = float(np.exp(np.mean(np.log(var[known]))))
+    unit = float(np.exp(np.mean(np.log(var[proper]))))
     size = np.sqrt(unit)
     b, m, v = (
-        np.append(code[known], size) / size,
-        np.append(mean[known], 0.0) / size,
-        np.append(var[known], unit) / unit,
+        np.append(code[proper], size) / size,
+        np.append(mean[proper], 0.0) / size,
+        np.append(var[proper], unit) / unit,
     )
     gain, point = 1.0, np.array([0.0, -2.0])
     for _ in range(_ROUNDS):
@@ -159,7 +116,7 @@ def _fit_slab(
         point = minimize(loss, point, jac=True, method="L-BFGS-B", bounds=[(-12.0, 12.0)] * 2).x
         scale, least = np.exp(point)
         weight = 1.0 / (scale * v + least)
-        # The coefficient that was right about its mean has a slope of one.
+        # Weighted least squares of codes on means, with a pseudo-observation of slope one.
         gain = float((np.sum(weight * b * m) + 1.0) / (np.sum(weight * m * m) + 1.0))
     return gain, float(np.sqrt(scale)), float(least) * unit
 
@@ -167,7 +124,7 @@ def _fit_slab(
 def _fit_activity(prob: NDArray[np.float64], active: NDArray[np.bool_], method: str) -> IsotonicMap | LogisticMap:
     lapse = 0.5 / (prob.size + 2.0)
     if method == "isotonic":
-        from sklearn.isotonic import IsotonicRegression  # as slow to import as all else here, and seldom needed
+        from sklearn.isotonic import IsotonicRegression  # slow to import, and seldom needed
 
         found = IsotonicRegression(y_min=lapse, y_max=1.0 - lapse, out_of_bounds="clip").fit(prob, active)
         return IsotonicMap(found.X_thresholds_.astype(np.float64), found.y_thresholds_.astype(np.float64))

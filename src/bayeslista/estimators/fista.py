@@ -1,14 +1,19 @@
 """FISTA as an estimator."""
 
-import numpy as np
+from typing import Any
+
 from jaxtyping import Float
+from numpy.typing import NDArray
 
 from bayeslista.estimators.ista import ProximalCoder
-from bayeslista.proximal import ProximalWeights, fista
+from bayeslista.lista.proximal import fista
+from bayeslista.numerics.linear import ProximalWeights
 
 
 class FISTA(ProximalCoder):
     """Sparse coding by the fast iterative shrinkage-thresholding algorithm.
+
+    X are observations and y their sparse codes; for a table of features and a response: `SpikeSlabRegressor`.
 
     `ISTA` with Nesterov's momentum [1]_: the same minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``, approached at the rate
     ``1/k²`` in place of ``1/k``. The first two layers equal those of ISTA.
@@ -44,7 +49,7 @@ class FISTA(ProximalCoder):
     n_components_ : int
         Coefficients per code.
     component_names_ : ndarray of shape (n_components,)
-        Their names, where the codes of `fit` were a frame that has any.
+        Their names, where the codes of `fit`, or else the design matrix, were a frame that has any.
     n_features_in_ : int
         Observed values per sample.
 
@@ -70,5 +75,5 @@ class FISTA(ProximalCoder):
            [ 0.,  0., -2.]])
     """
 
-    def _solve(self, weights: ProximalWeights, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+    def _solve(self, weights: ProximalWeights, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         return fista(weights, Y, self.shrinkage_, self.n_iter_)

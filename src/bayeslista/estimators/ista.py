@@ -1,16 +1,16 @@
 """ISTA as an estimator, and what it shares with FISTA."""
 
 from abc import abstractmethod
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from bayeslista._blocks import in_blocks
-from bayeslista.estimators._base import BaseSparseCoder
-from bayeslista.estimators._validation import all_or_nothing
-from bayeslista.proximal import ProximalWeights, ista, ista_weights
+from bayeslista.estimators.base import BaseSparseCoder
+from bayeslista.estimators.validation import all_or_nothing
+from bayeslista.lista.proximal import ista
+from bayeslista.numerics.batching import in_blocks
+from bayeslista.numerics.linear import ProximalWeights, ista_weights
 
 
 class ProximalCoder(BaseSparseCoder):
@@ -38,14 +38,14 @@ class ProximalCoder(BaseSparseCoder):
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
         y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
-            Their codes, one a row.
+            Their codes, one a row. One-dimensional: one coefficient a signal, not the response of a table.
 
         Returns
         -------
         Self
             The fitted estimator.
         """
-        self._check_parameters()
+        self._validate_params()
         observations, codes = self._validate_pairs(X, y)
         self.design_matrix_ = self._resolve_design_matrix(observations, codes)
         self.encoder_, self.recurrent_, self.step_inverse_ = ista_weights(self.design_matrix_)
@@ -53,17 +53,19 @@ class ProximalCoder(BaseSparseCoder):
         self.n_iter_ = int(self.n_layers)
         return self
 
-    def _predict_codes(self, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+    def _predict_codes(self, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         weights = ProximalWeights(self.encoder_, self.recurrent_, self.step_inverse_)
         return in_blocks(lambda rows: self._solve(weights, rows), Y)
 
     @abstractmethod
-    def _solve(self, weights: ProximalWeights, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+    def _solve(self, weights: ProximalWeights, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         """Run the iterations on one block of observations."""
 
 
 class ISTA(ProximalCoder):
     """Sparse coding by the iterative shrinkage-thresholding algorithm.
+
+    X are observations and y their sparse codes; for a table of features and a response: `SpikeSlabRegressor`.
 
     From ``β = 0`` it repeats ``β ← h_λ(W y + S β)`` with ``W = Xᵀ/τ``, ``S = I − W X`` and ``τ = 1.01
     ‖X‖₂²``, and so descends to the minimiser of ``½‖y − X β‖² + λ τ ‖β‖₁``: the Lasso of scikit-learn at
@@ -100,7 +102,7 @@ class ISTA(ProximalCoder):
     n_components_ : int
         Coefficients per code.
     component_names_ : ndarray of shape (n_components,)
-        Their names, where the codes of `fit` were a frame that has any.
+        Their names, where the codes of `fit`, or else the design matrix, were a frame that has any.
     n_features_in_ : int
         Observed values per sample.
 
@@ -131,5 +133,5 @@ class ISTA(ProximalCoder):
            [ 0.,  0., -2.]])
     """
 
-    def _solve(self, weights: ProximalWeights, Y: Float[np.ndarray, "n K"]) -> Float[np.ndarray, "n D"]:
+    def _solve(self, weights: ProximalWeights, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         return ista(weights, Y, self.shrinkage_, self.n_iter_)

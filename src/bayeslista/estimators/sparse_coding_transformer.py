@@ -1,56 +1,39 @@
 """Codes over a given dictionary, as scikit-learn's SparseCoder has them, with their uncertainty."""
 
-import os
-from importlib.metadata import version
-from typing import Any, NamedTuple, Self
+from numbers import Real
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_array
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import validate_data
 
 from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import BaseSparseCoder
-from bayeslista.estimators._checkpoints import what_is_kept
 from bayeslista.estimators._display import BriefMixin
-from bayeslista.estimators._distributional import DistributionalSparseCoder
-from bayeslista.estimators._parameters import check_integer
-from bayeslista.estimators._validation import naming, random_seed
+from bayeslista.estimators.base import BaseSparseCoder
+from bayeslista.estimators.distributional import DistributionalSparseCoder
 from bayeslista.estimators.ista import ProximalCoder
+from bayeslista.estimators.saving import CodePrior, SavingMixin
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
-from bayeslista.generative import SlabMixture, simulate_pairs
-from bayeslista.persistence import write_record
+from bayeslista.estimators.validation import COUNT, NOT_NEGATIVE, POSITIVE, naming, random_seed
+from bayeslista.spike_slab.empirical_bayes import SlabMixture, simulate_pairs
 
 _FLOATS = (np.float64, np.float32)
 _PRIOR = ("prob_active", "slab_var", "noise_std")
 
-
-class CodePrior(NamedTuple):
-    """What codes and noise are like: sparsity, the parts of the slab, and the standard deviation of the noise."""
-
-    prob_active: float
-    slab_weight: Float[np.ndarray, " C"]
-    slab_mean: Float[np.ndarray, " C"]
-    slab_var: Float[np.ndarray, " C"]
-    noise_std: float
+_Dictionary = Float[NDArray[Any], "D K"]
 
 
-class Nested(NamedTuple):
-    """An estimator inside another one, in a file."""
-
-    estimator: str
-    state: dict[str, Any]
-
-
-class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BriefMixin):
+class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SavingMixin, BriefMixin):
     """Sparse codes of data over a given dictionary, each with its uncertainty.
 
     It takes the place of scikit-learn's :class:`~sklearn.decomposition.SparseCoder`: atoms are the rows of
     `dictionary`, as `DictionaryLearning` leaves them in ``components_``. `fit` needs no codes. It learns from
-    observations alone how sparse codes are, how large, and how much noise there is, by the EM of `SpikeSlabNet`;
+    observations alone how sparse codes are, how large, and how much noise there is, as `SpikeSlabNet` does;
     estimators that learn from pairs are then trained on pairs simulated from that model.
 
     Parameters
@@ -80,7 +63,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     estimator_ : ISTA, FISTA, LISTA, BayesLISTA or SpikeSlabNet
         The fitted estimator.
     prior_ : CodePrior or None
-        What `fit` took codes and noise to be: ``prob_active``, ``slab_weight``, ``slab_mean``, ``slab_var`` and
+        The prior of codes and noise: ``prob_active``, ``slab_weight``, ``slab_mean``, ``slab_var`` and
         ``noise_std``. None where the estimator needs none.
     n_components_ : int
         Atoms.
@@ -96,7 +79,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     Notes
     -----
     Codes of `BayesLISTA` and `SpikeSlabNet` are posterior means: often small, but seldom exactly zero.
-    ``transform_dist(X).prob_active`` tells which coefficients are active.
+    ``transform_dist(X).prob_active`` is the probability of being active.
 
     Examples
     --------
@@ -110,6 +93,14 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     >>> codes.shape, std.shape, coder.inverse_transform(codes).shape
     ((5, 20), (5, 20), (5, 15))
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "prob_active": [Interval(Real, 0, 1, closed="neither"), None],
+        "slab_var": [POSITIVE, None],
+        "noise_std": [NOT_NEGATIVE, None],
+        "n_simulated": [COUNT],
+        "random_state": ["random_state", np.random.Generator],
+    }
 
     def __init__(
         self,
@@ -131,22 +122,22 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Learn what codes and noise are like from observations, or from pairs of observations and codes.
+        """Learn the prior of codes and noise from observations, or from pairs of observations and codes.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Observations, one a row.
         y : array-like of shape (n_samples, n_components), default=None
-            Their codes, where they are known. A one-dimensional `y`, such as the labels that a pipeline hands to all of
-            its steps, is not looked at.
+            Their codes, if there are any. A one-dimensional `y`, such as the labels that a pipeline passes to all of
+            its steps, is ignored.
 
         Returns
         -------
         Self
             The fitted transformer.
         """
-        check_integer("n_simulated", self.n_simulated, minimum=1)
+        self._validate_params()
         with naming("X"):
             observations = validate_data(self, X, dtype=_FLOATS)
         dictionary = self._checked_dictionary(observations)
@@ -158,7 +149,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             estimator.set_params(random_state=seed)
         prior = None
         if codes is None and isinstance(estimator, ProximalCoder):
-            codes = np.zeros((len(observations), len(dictionary)), observations.dtype)  # it learns nothing of them
+            codes = np.zeros((len(observations), len(dictionary)), observations.dtype)  # not used
         elif codes is None and not isinstance(estimator, SpikeSlabNet):
             prior = self._learned_prior(observations, dictionary, seed)
             slab = SlabMixture(prior.slab_weight, prior.slab_mean, prior.slab_var)
@@ -171,7 +162,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         self.n_components_ = len(dictionary)
         return self
 
-    def transform(self, X: ArrayLike) -> np.ndarray:
+    def transform(self, X: ArrayLike) -> NDArray[Any]:
         """Codes of observations.
 
         Parameters
@@ -187,7 +178,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         estimator, observations = self._ready(X)
         return estimator.predict(observations)
 
-    def transform_std(self, X: ArrayLike) -> np.ndarray:
+    def transform_std(self, X: ArrayLike) -> NDArray[Any]:
         """Standard deviations of the codes.
 
         Parameters
@@ -223,7 +214,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             )
         return estimator.predict_dist(observations)
 
-    def inverse_transform(self, X: ArrayLike) -> np.ndarray:
+    def inverse_transform(self, X: ArrayLike) -> NDArray[Any]:
         """Put observations together from their codes.
 
         Parameters
@@ -246,7 +237,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             )
         return codes @ dictionary.astype(codes.dtype)
 
-    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
+    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Names of the columns of `transform`.
 
         Parameters
@@ -263,28 +254,6 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         names = getattr(getattr(self, "estimator_", None), "component_names_", None)
         return super().get_feature_names_out(input_features) if names is None else names.copy()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the transformer, fitted or not, to a file that :func:`bayeslista.load` reads.
-
-        Parameters
-        ----------
-        path : str or path-like
-            Where to; by custom its name ends with ``.safetensors``. A file that is there is replaced.
-
-        Raises
-        ------
-        ValueError
-            If a parameter cannot be written, such as a numpy.random.Generator as `random_state`.
-        FileNotFoundError
-            If the folder is not there; it has to be made first.
-        OSError
-            If the file cannot be written for another reason.
-        """
-        told = _told(self)
-        state = {name: _told(part) if isinstance(part, BaseSparseCoder) else part for name, part in told.state.items()}
-        versions = {name: version(name) for name in ("bayeslista", "numpy", "jax", "scikit-learn")}
-        write_record(path, {"estimator": told.estimator, "state": state}, versions)
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -298,12 +267,12 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         return self.n_components_ if hasattr(self, "estimator_") else len(self._checked_dictionary())
 
     def _missing(self) -> list[str]:
-        """What would have to be given for codes to be found without a fit."""
+        """Parameters that a prediction without a fit lacks."""
         if self.estimator is not None and not isinstance(self.estimator, SpikeSlabNet):
             return ["estimator=SpikeSlabNet()", *_PRIOR]
         return [name for name in _PRIOR if getattr(self, name) is None and getattr(self.estimator, name, None) is None]
 
-    def _ready(self, X: ArrayLike) -> tuple[BaseSparseCoder, np.ndarray]:
+    def _ready(self, X: ArrayLike) -> tuple[BaseSparseCoder, NDArray[Any]]:
         """The estimator that finds the codes, and observations that suit it."""
         if hasattr(self, "estimator_"):
             with naming("X"):
@@ -318,7 +287,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             observations = check_array(X, dtype=_FLOATS, input_name="X", estimator=self)
         return self._new_estimator(self._checked_dictionary(observations)), observations
 
-    def _new_estimator(self, dictionary: Float[np.ndarray, "D K"]) -> BaseSparseCoder:
+    def _new_estimator(self, dictionary: _Dictionary) -> BaseSparseCoder:
         """A copy of the estimator with the dictionary, and the prior if it takes one."""
         if self.estimator is not None and not isinstance(self.estimator, BaseSparseCoder):
             raise ValueError(
@@ -339,12 +308,12 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     def _given_prior(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in _PRIOR if getattr(self, name) is not None}
 
-    def _learned_prior(self, observations: np.ndarray, dictionary: Float[np.ndarray, "D K"], seed: int) -> CodePrior:
-        """What observations alone say of codes and noise, beside what is given."""
+    def _learned_prior(self, observations: NDArray[Any], dictionary: _Dictionary, seed: int) -> CodePrior:
+        """The prior of codes and noise learned from observations, except for what is given."""
         network = SpikeSlabNet(mode="fast", calibration_steps=0, design_matrix=dictionary.T, random_state=seed)
         return _prior_of(network.set_params(**self._given_prior()).fit(observations))
 
-    def _checked_dictionary(self, observations: np.ndarray | None = None) -> Float[np.ndarray, "D K"]:
+    def _checked_dictionary(self, observations: NDArray[Any] | None = None) -> _Dictionary:
         try:
             dictionary = check_array(self.dictionary, dtype=_FLOATS, input_name="dictionary")
         except (TypeError, ValueError, OverflowError) as error:
@@ -362,7 +331,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
 
 
 def _checked_codes(y: ArrayLike | None, expected: tuple[int, int]) -> Any:
-    """Codes to learn from; None where there are none, or what a pipeline hands on for a later step."""
+    """Codes to learn from; None where there are none, or where `y` is for a later step of a pipeline."""
     shape = np.asarray(y).shape
     if len(shape) < 2:
         return None
@@ -378,11 +347,3 @@ def _checked_codes(y: ArrayLike | None, expected: tuple[int, int]) -> Any:
 def _prior_of(network: SpikeSlabNet) -> CodePrior:
     slab = network.slab_weight_, network.slab_mean_, network.slab_var_
     return CodePrior(network.prob_active_, *slab, network.noise_std_)
-
-
-def _told(model: BaseEstimator) -> Nested:
-    """What a file tells of an estimator."""
-    name = type(model).__name__
-    if not type(model).__module__.startswith(f"{__package__}."):
-        raise ValueError(f"load does not know {name}, a class of your own. Use pickle or joblib.")
-    return Nested(name, what_is_kept(model))

@@ -1,39 +1,46 @@
 """SpikeSlabNet as an estimator."""
 
-import os
-import warnings
 from copy import copy
-from typing import Any, Self
+from numbers import Integral
+from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
+from sklearn.utils._param_validation import Interval, StrOptions
 
-from bayeslista._blocks import root_mean_square
-from bayeslista.distributions import SpikeSlab
-from bayeslista.estimators._base import NumericalWarning
-from bayeslista.estimators._checkpoints import Checkpoint
-from bayeslista.estimators._distributional import DistributionalSparseCoder
-from bayeslista.estimators._learners import Units
-from bayeslista.estimators._parameters import check_choice, check_integer, check_real, check_verbose
-from bayeslista.estimators._progress import CallbackSupportMixin, watched, with_callbacks
-from bayeslista.estimators._spike_slab import Assumed, SpikeSlabLearner
-from bayeslista.estimators._validation import all_or_nothing, check_matrix
+from bayeslista.estimators.base import BaseSparseCoder, NumericalWarning
+from bayeslista.estimators.given_parameters import RANGES, check_exact_shapes, check_given, expected_size, numbers
+from bayeslista.estimators.posterior_engines import SpikeSlabEngines
+from bayeslista.estimators.progress import CallbackSupportMixin, watched, with_callbacks
+from bayeslista.estimators.validation import (
+    all_or_nothing,
+    check_matrix,
+    random_seed,
+    warn_caller,
+)
+from bayeslista.numerics.batching import root_mean_square
+from bayeslista.numerics.epochs import Units
+from bayeslista.spike_slab.fitting import Assumed, SpikeSlabLearner
 
-_MODES = ("accurate", "fast")
+_SET_UP: WeakKeyDictionary[Any, tuple[list[Any], Any]] = WeakKeyDictionary()  # models of what is given alone
 _GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
 
 
-class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
-    r"""Sparse coding by layers of message passing: close to the exact posterior, at a thousandth of its cost.
+class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
+    r"""Sparse coding with a spike-and-slab prior: the exact posterior by sampling, or close to it by trained layers.
+
+    X are observations and y their sparse codes; for a table of features and a response: `SpikeSlabRegressor`.
 
     The model is :math:`y = X\beta + N(0, \sigma^2 I)` with coefficients that are zero or else drawn from a slab, a
     small mixture of Gaussians. Pairs teach a posterior of the matrix (if it is not given), the noise, the sparsity and
-    the slab; unrolled layers of vector AMP [1]_ and expectation propagation [2]_ then turn an observation into a spike
-    and slab for every coefficient. A few scalars in every layer are learned from pairs simulated from that model, which
-    calibrates the answer without any held-out pair.
+    the slab. A collapsed sampler over supports then draws from the posterior of each observation; or, for many of them,
+    unrolled layers of vector AMP [1]_ and expectation propagation [2]_ turn each into a spike and slab for every
+    coefficient. A few scalars in every layer are learned from pairs simulated from that model, which calibrates the
+    answer without any held-out pair. Every answer is checked against its own observation (`predictive_check`).
 
     With a design matrix it learns from observations alone (``fit(X)``), and with ``prob_active``, ``slab_var`` and
     ``noise_std`` as well it predicts at once, without `fit`.
@@ -41,30 +48,37 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
     Parameters
     ----------
     n_layers : int, default=20
-        How many layers, of both kinds together.
-    mode : {"accurate", "fast"}, default="accurate"
-        "fast" has layers of vector AMP only. In "accurate" the last five are of expectation propagation, which take a
-        factorisation for every signal, and the third of the signals that is then most in doubt goes through up to ten
-        more.
+        How many layers, of both kinds together; not used in exact mode.
+    mode : {"exact", "accurate", "fast"}, default="exact"
+        "exact" samples the posterior by a collapsed Markov jump process over supports until two chains of each signal
+        agree: any design matrix, nothing to train, 5 to 300 ms a signal of 100 coefficients on one core. The others
+        train layers once, for many signals: "fast" has VAMP layers only; in "accurate" the last five are EP layers,
+        which take a factorisation for every signal, and the third of the signals with the largest posterior variance
+        ratio goes through up to ten more.
     design_matrix : array-like of shape (n_observed, n_components), default=None
         ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer.
-    prob_active : float, default=None
-        Probability that a coefficient is not zero. None learns it.
-    slab_var : float, default=None
+    prob_active : float or array-like of shape (n_components,), default=None
+        Probability that a coefficient is not zero. None learns it. One a coefficient is for ``mode="exact"``.
+    slab_var : float or array-like, default=None
         Variance of the coefficients that are not zero, about zero. None learns the slab, a mixture of up to three
-        Gaussians.
-    noise_std : float, default=None
-        Standard deviation of the noise. None learns it.
+        Gaussians. In ``mode="exact"`` also of shape (n_components,), one a coefficient, or, with `slab_weight`, one a
+        part of a mixture, of shape (n_parts,) or (n_parts, n_components).
+    noise_std : float or array-like of shape (n_observed,), default=None
+        Standard deviation of the noise. None learns it. One a sensor is for ``mode="exact"``.
+    slab_weight : array-like of shape (n_parts,), default=None
+        Weights of the parts of a slab that `slab_var` gives, in ``mode="exact"``.
     calibration_steps : int, default=60
-        Steps of Adam on simulated pairs, of which each sees 64. Large matrices get fewer of both, so that it takes
-        about a minute, or none. 0 keeps scalars that serve untrained.
+        Steps of Adam on simulated pairs, of which each sees 64; not used in exact mode. Large matrices get fewer of
+        both, so that it takes about a minute, or none. 0 keeps scalars that serve untrained.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.
     random_state : int, RandomState instance or None, default=None
-        Decides the simulated pairs. The same integer gives the same bits.
+        Decides the simulated pairs, and the chains in exact mode. The same integer gives the same bits.
+    n_jobs : int, default=None
+        Threads that sample signals in ``mode="exact"``, as joblib counts them. They do not change the result.
     verbose : int, default=0
-        Kept for symmetry with the other estimators; nothing is shown.
+        1 shows a progress bar of the signals in ``mode="exact"``.
 
     Attributes
     ----------
@@ -80,7 +94,7 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         Standard deviation of the noise.
     structured_ : bool
         Whether pairs showed codes to go together, as pixels do, so that a Gaussian base with a spike and slab for each
-        coefficient takes the place of the layers; see :mod:`bayeslista.gaussian_base`.
+        coefficient takes the place of the layers; see :mod:`bayeslista.spike_slab.gaussian_base`.
     history_ : dict of str to ndarray, one entry a step
         The ``"objective"`` of simulated batches: negative log score plus relative error.
     diagnostics_ : dict of str to int
@@ -90,7 +104,7 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
     n_components_ : int
         Coefficients per code.
     component_names_ : ndarray of shape (n_components,)
-        Their names, where the codes of `fit` were a frame that has any.
+        Their names, where the codes of `fit`, or else the design matrix, were a frame that has any.
     n_features_in_ : int
         Observed values per sample.
 
@@ -125,18 +139,29 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
     (True, True)
     """
 
+    _learner: SpikeSlabLearner
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseSparseCoder._parameter_constraints,
+        **{name: [each, "array-like", None] for name, each in RANGES.items()},
+        "mode": [StrOptions({"accurate", "exact", "fast"})],
+        "calibration_steps": [Interval(Integral, 0, None, closed="left")],
+        "n_jobs": [Integral, None],
+    }
+
     def __init__(
         self,
         n_layers: int = 20,
         *,
-        mode: str = "accurate",
+        mode: str = "exact",
         design_matrix: ArrayLike | None = None,
-        prob_active: float | None = None,
-        slab_var: float | None = None,
-        noise_std: float | None = None,
+        prob_active: float | ArrayLike | None = None,
+        slab_var: float | ArrayLike | None = None,
+        noise_std: float | ArrayLike | None = None,
+        slab_weight: ArrayLike | None = None,
         calibration_steps: int = 60,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
         self.n_layers = n_layers
@@ -145,65 +170,66 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         self.prob_active = prob_active
         self.slab_var = slab_var
         self.noise_std = noise_std
+        self.slab_weight = slab_weight
         self.calibration_steps = calibration_steps
         self.dtype = dtype
         self.random_state = random_state
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     @all_or_nothing
     @with_callbacks
-    def fit(
-        self, X: ArrayLike, y: ArrayLike | None = None, *, checkpoint: str | os.PathLike[str] | None = None
-    ) -> Self:
+    def fit(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Self:
         """Learn the model from pairs of observations and codes, or from observations alone, and calibrate the layers.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_observed)
-            Observations, one a row.
+        X : array-like of shape (n_samples, n_observed), default=None
+            Observations, one a row. None, which takes design_matrix, prob_active, slab_var and noise_std, learns
+            nothing and sets the model up once for all predictions.
         y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,), default=None
-            Their codes, one a row. None, which takes a design matrix, learns sparsity, slab and noise by EM.
-        checkpoint : str or path-like, default=None
-            A file in which to keep the model as soon as it is learned, and all in the end. The same call goes on from
-            it, and ends with the same bits as if it had never been stopped; after the end it returns at once. Remove
-            the file to start anew.
+            Their codes, one a row. One-dimensional: one coefficient a signal, not the response of a table. None, which
+            takes a design matrix, learns sparsity, slab and noise by draws of them along with the codes.
 
         Returns
         -------
         Self
             The fitted estimator.
         """
-        self._check_parameters()
+        self._validate_params()
+        if X is None and y is None and self._all_given():
+            self.__dict__.update(vars(self._assumed(check_matrix(self.design_matrix)[:, :1].T)))  # type: ignore[arg-type]
+            return self
         if y is None and self.design_matrix is None:
             raise ValueError(
                 "SpikeSlabNet requires y to be passed, but the target y is None; pass codes, or give design_matrix to "
                 "learn from observations alone."
             )
         alone = y is None
-        pairs = (self._validate_alone(X),) if alone else self._validate_pairs(X, y)
+        if alone and any(np.ndim(np.asarray(getattr(self, name))) for name in _GIVEN[1:]):
+            raise ValueError(
+                "fit(X) without codes learns from observations with a number for each of prob_active, slab_var and "
+                "noise_std that is given, not with an array. Pass codes, numbers, or all of them, which needs no fit."
+            )
+        pairs = (self._validate_alone(X),) if alone else self._validate_pairs(X, y)  # type: ignore[arg-type]
         observations, codes = pairs if len(pairs) == 2 else (*pairs, np.zeros((0, self.n_components_)))
-        memory = Checkpoint(checkpoint, self, pairs)
-        if memory.finished:
-            return memory.restored()
-        random = np.random.default_rng(memory.seed)
-        with memory, watched(self, pairs, 2) as watch, self._precision():
+        seed = random_seed(self.random_state)
+        random = np.random.default_rng(seed)
+        with watched(self, pairs, 2) as watch, self._precision():
             watch.begin("model")
-            learner = memory.recall(self._new_learner(root_mean_square(observations), codes), random)
-            if not memory.rows:
-                if alone:
-                    learner.learn_from_observations(observations / learner.units.observation, random)
-                else:
-                    learner.take_in(observations / learner.units.observation, codes / learner.units.code)
-                    learner.learn_from_pairs()
-                memory.after("model", learner, random)
+            learner = self._new_learner(root_mean_square(observations), codes)
+            if alone:
+                learner.learn_from_observations(observations / learner.units.observation, random)
+            else:
+                learner.update(observations / learner.units.observation, codes / learner.units.code)
+                learner.learn_from_pairs()
             watch.end()
             watch.begin("layers")
             learner.calibrate(self.calibration_steps, random)
             watch.end()
-            self._learner = learner
+            learner.seed = seed
             self.uncalibrate()
-            self._finish(stacklevel=5)
-            memory.finish()
+            self._install(learner)
         return self
 
     @all_or_nothing
@@ -225,24 +251,24 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         Self
             The fitted estimator.
         """
-        self._learner = self._learned(self._taken_in(X, y))
-        self._finish(stacklevel=4)
+        self._update(X, y)
+        self._conclude()
         return self
 
-    def _taken_in(self, X: ArrayLike, y: ArrayLike) -> SpikeSlabLearner:
-        """A learner whose sums have more pairs in them, and that has learned nothing of these yet."""
-        self._check_parameters()
+    def _update(self, X: ArrayLike, y: ArrayLike) -> None:
+        """Add pairs to the sufficient statistics."""
+        self._validate_params()
         first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
         learner = self._new_learner(root_mean_square(observations), codes) if first else copy(self._learner)
-        learner.take_in(observations / learner.units.observation, codes / learner.units.code)
-        return learner
+        learner.update(observations / learner.units.observation, codes / learner.units.code)
+        self._learner = learner
 
-    def _learned(self, learner: SpikeSlabLearner) -> SpikeSlabLearner:
-        """The learner, after it has learned from its sums."""
+    def _conclude(self) -> None:
+        """Learn from the sufficient statistics."""
         with self._precision():
-            learner.learn_from_pairs()
-        return learner
+            self._learner.learn_from_pairs()
+        self._install(self._learner)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -251,15 +277,6 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "design_matrix_") or self._all_given()
-
-    def _own_dist(self, Y: Float[np.ndarray, "n K"]) -> SpikeSlab:
-        observation_unit, code_unit = self._learner.units
-        chunk = self._rows_together()
-        with self._precision():
-            outputs = [self._learner.output(Y[i : i + chunk] / observation_unit) for i in range(0, len(Y), chunk)]
-        prob_active, slab_mean, slab_var = (np.concatenate(parts) for parts in zip(*outputs, strict=True))
-        parts = prob_active, slab_mean * code_unit, slab_var * code_unit**2
-        return SpikeSlab(*(part.astype(self.dtype_) for part in parts))
 
     @property
     def _n_features_out(self) -> int:
@@ -283,15 +300,26 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
                 "This SpikeSlabNet instance is not fitted yet. Call 'fit', or, to predict from what is given alone, "
                 f"give {', '.join(missing)}."
             )
+        # Set up once: kept until a parameter, or type or names of the observations change.
+        seen = getattr(X, "dtype", None), getattr(X, "columns", None)
+        values = [*self.get_params(deep=False).values(), *seen, self.recalibration_]
+        kept, model = _SET_UP.get(self, ([], None))
+        if model is None or any(one is not other for one, other in zip(kept, values, strict=True)):
+            self._validate_params()
+            model = self._assumed(X)
+            _SET_UP[self] = values, model
+        return model
+
+    def _assumed(self, X: ArrayLike) -> Self:
+        """A copy that has taken what is given for learned; observations decide names and floating type."""
         model = copy(self)
-        model._check_parameters()
-        observations = model._meet_alone(X)
-        size = root_mean_square(observations.some_rows(model.dtype_))
+        model._meet_alone(X)
+        size = expected_size(check_matrix(self.design_matrix), self)  # type: ignore[arg-type]
         learner = model._new_learner(size, np.zeros((0, model.n_components_)))
         with model._precision():
             learner.assume()
-        model._learner = learner
-        model._finish(stacklevel=3)
+        learner.seed = random_seed(self.random_state)
+        model._install(learner)
         return model
 
     def _new_learner(self, size: float, B: Float[np.ndarray, "n D"]) -> SpikeSlabLearner:
@@ -308,12 +336,15 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
                 )
             blank = np.zeros((0, n_observed)), np.zeros((0, n_components))
             matrix = self._resolve_design_matrix(*blank).astype(np.float64)
+        if self.mode == "exact":
+            check_exact_shapes(self, n_observed, B.shape[1])
         units = self._choose_units(size, B, matrix)
         assumed = Assumed(
             None if matrix is None else matrix * (units.code / units.observation),
-            self.prob_active,
-            None if self.noise_std is None else (self.noise_std / units.observation) ** 2,
-            None if self.slab_var is None else self.slab_var / units.code**2,
+            numbers(self.prob_active),
+            None if self.noise_std is None else (numbers(self.noise_std) / units.observation) ** 2,
+            None if self.slab_var is None else numbers(self.slab_var) / units.code**2,
+            numbers(self.slab_weight),
         )
         return SpikeSlabLearner(units, self.n_layers, self.mode, assumed, self.dtype_)
 
@@ -322,47 +353,35 @@ class SpikeSlabNet(CallbackSupportMixin, DistributionalSparseCoder):
         if len(B):
             code = root_mean_square(B[B != 0])
         elif self.slab_var is not None:
-            code = float(np.sqrt(self.slab_var))
+            code = float(np.sqrt(np.mean(np.asarray(self.slab_var, np.float64))))
         else:
             code = observation / root_mean_square(matrix)
         return Units(*(float(2.0 ** np.round(np.log2(part))) for part in (observation, code)))
 
-    def _finish(self, stacklevel: int) -> None:
-        """Show what was learned in the units of the data."""
-        learner, model = self._learner, self._learner.learned
+    def _install(self, learner: SpikeSlabLearner) -> None:
+        """Put a learned model into the estimator: fitted attributes in the units of the data, and warnings."""
+        self._learner, model = learner, learner.learned
         gain = learner.units.observation / learner.units.code
         self.design_matrix_ = (model.design_matrix * gain).astype(self.dtype_)
         std = np.zeros(self.n_components_)
-        if model.spread is not None:
-            std = np.sqrt(model.noise_var * np.diag(model.spread)) * gain
+        if model.design_covariance is not None:
+            std = np.sqrt(model.noise_var * np.diag(model.design_covariance)) * gain
         self.design_matrix_std_ = std.astype(self.dtype_)
-        self.prob_active_ = float(model.prob_active)
-        self.noise_std_ = float(np.sqrt(model.noise_var)) * learner.units.observation
+        self.prob_active_ = numbers(model.prob_active)
+        self.noise_std_ = numbers(np.sqrt(model.noise_var) * learner.units.observation)
         self.slab_weight_ = model.slab.weight
         self.slab_mean_, self.slab_var_ = model.slab.mean * learner.units.code, model.slab.var * learner.units.code**2
         self.structured_ = learner.base is not None
-        self.history_ = {"objective": learner.objectives}
+        self.history_ = {"objective": learner.losses}
         self.diagnostics_ = {"skipped": learner.skipped}
-        n_steps = len(learner.objectives)
+        n_steps = len(learner.losses)
         if learner.skipped > 0.1 * n_steps:
-            warnings.warn(
+            warn_caller(
                 f"{learner.skipped} of {n_steps} steps of calibration had no usable gradient (see diagnostics_): "
                 "the model does not suit the layers. Try mode='fast', fewer layers, or calibration_steps=0.",
                 NumericalWarning,
-                stacklevel=stacklevel,
             )
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_choice("mode", self.mode, _MODES)
-        if self.prob_active is not None:
-            check_real("prob_active", self.prob_active, minimum=0, below=1, strict=True)
-        if self.slab_var is not None:
-            check_real("slab_var", self.slab_var, minimum=0, strict=True)
-        if self.noise_std is not None:
-            check_real("noise_std", self.noise_std, minimum=0, below=1e150)
-        check_integer("calibration_steps", self.calibration_steps, minimum=0)
-        check_verbose(self.verbose)
-
-    def _check_shrinkage(self) -> None:
-        """There is no threshold."""
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        check_given(self)

@@ -1,8 +1,9 @@
-"""How good predictions are: how near codes are to the true ones, and how far distributions can be trusted.
+"""Errors of codes, and proper scores and calibration of predictive distributions.
 
 Functions of points take ``B_true`` and ``B_pred``. Functions of distributions take a prediction and the true codes: a
-prediction is a `SpikeSlab`, a tuple ``(mean, std)`` of arrays that is read as Gaussian, or an array of samples with the
-draws in front. They are losses, smaller is better, unless they say otherwise.
+prediction is a `SpikeSlab`, a tuple ``(mean, std)`` of a Gaussian, or an array of samples whose first axis are the
+draws. They are losses, smaller is better, unless documented otherwise.
+Functions raise `ValueError` if shapes do not broadcast or numbers are not finite.
 """
 
 from bayeslista.metrics.activity import (
@@ -21,6 +22,7 @@ from bayeslista.metrics.predictive import (
     pit,
     pit_coverage,
     sharpness,
+    support_coverage,
     variance_ratio,
 )
 from bayeslista.metrics.scorers import distribution_scorer
@@ -42,6 +44,7 @@ __all__ = [
     "pit_coverage",
     "reliability_curve",
     "sharpness",
+    "support_coverage",
     "support_f_measure",
     "support_scores",
     "variance_ratio",

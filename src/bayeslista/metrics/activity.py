@@ -1,4 +1,4 @@
-"""Scores of P(active): whether a coefficient that is active with probability 0.8 is active eight times in ten."""
+"""Scores and calibration of P(active), the inclusion probability."""
 
 from numbers import Real
 from typing import NamedTuple
@@ -6,21 +6,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bayeslista._validation import check_count
-from bayeslista.metrics._forecasts import Forecast, prob_active_blocks, read_codes, read_forecast
+from bayeslista.metrics.forecasts import Forecast, prob_active_blocks, read_codes, read_forecast
+from bayeslista.numerics.checks import check_count
 
 __all__ = ["SupportScores", "brier_score", "expected_calibration_error", "reliability_curve", "support_scores"]
 
 
 class SupportScores(NamedTuple):
-    """How well the support is found, counted over all coefficients together; larger is better.
+    """Precision, recall and F-measure of the support, over all coefficients together; larger is better.
 
     Attributes
     ----------
     precision : float
-        Share of what was called active that is; 1 if nothing was.
+        Share of predicted active coefficients that are active; 1 if there are none.
     recall : float
-        Share of what is active that was called so; 1 if nothing is.
+        Share of active coefficients that are predicted so; 1 if there are none.
     f_measure : float
         Their harmonic mean.
 
@@ -37,17 +37,7 @@ class SupportScores(NamedTuple):
 
 
 class ReliabilityCurve(NamedTuple):
-    """What was said and what came true, in bins of P(active) that have any coefficient.
-
-    Attributes
-    ----------
-    predicted : ndarray of shape (n_used,)
-        Mean of P(active).
-    observed : ndarray of shape (n_used,)
-        Share that is active.
-    size : ndarray of shape (n_used,)
-        How many coefficients.
-    """
+    """Mean of P(active), share that is active and number of coefficients in the nonempty bins of P(active)."""
 
     predicted: NDArray[np.float64]
     observed: NDArray[np.float64]
@@ -55,7 +45,7 @@ class ReliabilityCurve(NamedTuple):
 
 
 def brier_score(dist: Forecast, B: ArrayLike) -> float:
-    """Mean squared difference of P(active) and whether a coefficient is: a proper score of the support.
+    """Mean squared difference of P(active) and the indicator of activity: a proper score of the support.
 
     Parameters
     ----------
@@ -69,11 +59,6 @@ def brier_score(dist: Forecast, B: ArrayLike) -> float:
     float
         Between 0 and 1; smaller is better.
 
-    Raises
-    ------
-    ValueError
-        If the prediction has no atom at zero, shapes do not broadcast, or numbers are not finite.
-
     Examples
     --------
     >>> from bayeslista import SpikeSlab
@@ -84,9 +69,9 @@ def brier_score(dist: Forecast, B: ArrayLike) -> float:
     read = read_forecast(dist)
     codes = read_codes(read, B)
     total, n = 0.0, 0
-    for chance, active in prob_active_blocks(read, codes):
-        total += float(np.sum(np.square(chance - active)))
-        n += chance.size
+    for probability, active in prob_active_blocks(read, codes):
+        total += float(np.sum(np.square(probability - active)))
+        n += probability.size
     return total / n
 
 
@@ -100,7 +85,7 @@ def reliability_curve(dist: Forecast, B: ArrayLike, n_bins: int = 10) -> Reliabi
     B : array-like
         The true codes, which broadcast against the predictions.
     n_bins : int, default=10
-        How many bins [0, 1] is cut into.
+        Number of bins of equal width.
 
     Returns
     -------
@@ -118,21 +103,20 @@ def reliability_curve(dist: Forecast, B: ArrayLike, n_bins: int = 10) -> Reliabi
     n = check_count("n_bins", n_bins)
     read = read_forecast(dist)
     codes = read_codes(read, B)
-    said, true, size = np.zeros(n), np.zeros(n), np.zeros(n, np.int64)
-    for chance, active in prob_active_blocks(read, codes):
-        place = np.minimum((n * chance).astype(np.int64), n - 1)
-        said += np.bincount(place, chance, n)
-        true += np.bincount(place, active, n)
+    predicted, observed, size = np.zeros(n), np.zeros(n), np.zeros(n, np.int64)
+    for probability, active in prob_active_blocks(read, codes):
+        place = np.minimum((n * probability).astype(np.int64), n - 1)
+        predicted += np.bincount(place, probability, n)
+        observed += np.bincount(place, active, n)
         size += np.bincount(place, minlength=n)
     used = size > 0
-    return ReliabilityCurve(said[used] / size[used], true[used] / size[used], size[used])
+    return ReliabilityCurve(predicted[used] / size[used], observed[used] / size[used], size[used])
 
 
 def expected_calibration_error(dist: Forecast, B: ArrayLike, n_bins: int = 10) -> float:
     """Mean distance of P(active) and the share that is active, over bins of equal width.
 
-    It is 0 for P(active) that is calibrated, informative or not; small bins and few coefficients add noise, so it is
-    larger than 0 in any finite set.
+    It is 0 for calibrated P(active), informative or not, and biased upwards in finite samples.
 
     Parameters
     ----------
@@ -141,7 +125,7 @@ def expected_calibration_error(dist: Forecast, B: ArrayLike, n_bins: int = 10) -
     B : array-like
         The true codes, which broadcast against the predictions.
     n_bins : int, default=10
-        How many bins [0, 1] is cut into.
+        Number of bins of equal width.
 
     Returns
     -------
@@ -171,7 +155,7 @@ def support_scores(dist: Forecast, B: ArrayLike, threshold: float = 0.5) -> Supp
     B : array-like
         The true codes, which broadcast against the predictions.
     threshold : float, default=0.5
-        P(active) above which a coefficient is called active.
+        P(active) above which a coefficient is predicted active.
 
     Returns
     -------
@@ -189,14 +173,14 @@ def support_scores(dist: Forecast, B: ArrayLike, threshold: float = 0.5) -> Supp
         raise ValueError(f"threshold must lie in [0, 1], got {threshold}. Pass a probability.")
     read = read_forecast(dist)
     codes = read_codes(read, B)
-    both = found = wanted = 0
-    for chance, active in prob_active_blocks(read, codes):
-        called = chance > threshold
+    both = predicted = true = 0
+    for probability, active in prob_active_blocks(read, codes):
+        called = probability > threshold
         both += int(np.count_nonzero(called & active))
-        found += int(np.count_nonzero(called))
-        wanted += int(np.count_nonzero(active))
+        predicted += int(np.count_nonzero(called))
+        true += int(np.count_nonzero(active))
     return SupportScores(
-        both / found if found else 1.0,
-        both / wanted if wanted else 1.0,
-        2.0 * both / (found + wanted) if found + wanted else 1.0,
+        both / predicted if predicted else 1.0,
+        both / true if true else 1.0,
+        2.0 * both / (predicted + true) if predicted + true else 1.0,
     )

@@ -1,4 +1,4 @@
-"""How far predicted codes are from the true ones.
+"""Errors of predicted codes.
 
 Every function takes ``B_true`` and ``B_pred`` with one code in a row. A 1-D array of length n is read as n
 codes of a single coefficient, as scikit-learn reads a 1-D target.
@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bayeslista._validation import as_real, check_entries
+from bayeslista.numerics.checks import as_real, check_entries
 
 __all__ = ["nmse", "nmse_db", "support_f_measure"]
 
@@ -31,13 +31,8 @@ def nmse(B_true: ArrayLike, B_pred: ArrayLike) -> float:
     Returns
     -------
     float
-        0 for perfect predictions, 1 for predictions of zero. If every true code is zero and so is every
-        prediction, 0.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, entries are not finite, or every true code is zero while the predictions are not.
+        0 for perfect predictions, 1 for predictions of zero. If all true codes are zero, 0 if all
+        predictions are, else an error.
 
     Examples
     --------
@@ -46,7 +41,7 @@ def nmse(B_true: ArrayLike, B_pred: ArrayLike) -> float:
     0.25
     """
     true, predicted = _check_codes(B_true, B_pred)
-    size, error = _norm(true), _norm(predicted - true)
+    size, error = row_norms(true), row_norms(predicted - true)
     informative = size > 0.0
     if not informative.any():
         return _score_without_signal(error, 0.0)
@@ -54,7 +49,7 @@ def nmse(B_true: ArrayLike, B_pred: ArrayLike) -> float:
         relative = float(np.mean(error[informative] / size[informative]))
     if relative == np.inf:
         raise ValueError(
-            "Codes in B_true are so near to zero that a relative error is beyond all numbers. Score codes that hold a "
+            "Codes in B_true are so near to zero that a relative error overflows. Score codes that hold a "
             "signal, or use an absolute error."
         )
     return relative
@@ -79,11 +74,6 @@ def nmse_db(B_true: ArrayLike, B_pred: ArrayLike) -> float:
     float
         0 for predictions of zero, lower is better, −inf for perfect ones.
 
-    Raises
-    ------
-    ValueError
-        If shapes differ, entries are not finite, or every true code is zero while the predictions are not.
-
     Examples
     --------
     >>> from bayeslista.metrics import nmse_db
@@ -91,7 +81,7 @@ def nmse_db(B_true: ArrayLike, B_pred: ArrayLike) -> float:
     -20.0
     """
     true, predicted = _check_codes(B_true, B_pred)
-    size, error = _norm(true.reshape(1, -1))[0], _norm((predicted - true).reshape(1, -1))[0]
+    size, error = row_norms(true.reshape(1, -1))[0], row_norms((predicted - true).reshape(1, -1))[0]
     if size == 0.0:
         return _score_without_signal(error, -np.inf)
     return float(20.0 * (np.log10(error) - np.log10(size))) if error > 0.0 else -np.inf
@@ -118,11 +108,6 @@ def support_f_measure(B_true: ArrayLike, B_pred: ArrayLike, threshold: float = 0
     float
         Between 0, nothing found, and 1, the support is exact in every code.
 
-    Raises
-    ------
-    ValueError
-        If shapes differ, entries are not finite, or the threshold is negative or not finite.
-
     Examples
     --------
     >>> from bayeslista.metrics import support_f_measure
@@ -134,8 +119,8 @@ def support_f_measure(B_true: ArrayLike, B_pred: ArrayLike, threshold: float = 0
     if not isinstance(threshold, Real) or not 0.0 <= threshold < np.inf:
         raise ValueError(f"threshold must be finite and at least 0, got {threshold}. Pass a magnitude.")
     true, predicted = _check_codes(B_true, B_pred)
-    wanted, found = true != 0.0, np.abs(predicted) > threshold
-    shared, total = (wanted & found).sum(axis=1), wanted.sum(axis=1) + found.sum(axis=1)
+    true_support, found = true != 0.0, np.abs(predicted) > threshold
+    shared, total = (true_support & found).sum(axis=1), true_support.sum(axis=1) + found.sum(axis=1)
     return float(np.mean(np.where(total > 0, 2.0 * shared / np.maximum(total, 1), 1.0)))
 
 
@@ -158,7 +143,7 @@ def _check_codes(B_true: ArrayLike, B_pred: ArrayLike) -> tuple[NDArray[np.float
     return true.astype(np.float64).reshape(rows, -1), predicted.astype(np.float64).reshape(rows, -1)
 
 
-def _norm(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def row_norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Euclidean norm of each row, scaled first so that squares neither overflow nor vanish."""
     largest = np.abs(rows).max(axis=1)
     scale = np.where(largest > 0.0, largest, 1.0)
@@ -166,7 +151,7 @@ def _norm(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _score_without_signal(error: NDArray[np.float64], perfect: float) -> float:
-    """Score of predictions for codes that are all zero: perfect, or undefined."""
+    """Score if all true codes are zero: perfect, or undefined."""
     if np.any(error > 0.0):
         raise ValueError(
             "Every code in B_true is zero but B_pred is not, so a relative error is undefined. "

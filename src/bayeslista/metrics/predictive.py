@@ -1,8 +1,8 @@
-r"""Scores of whole distributions: where the truth falls in them, how wide they are, and proper scores of both.
+r"""Scores of predictive distributions: calibration, sharpness and proper scoring rules.
 
-A coefficient has an atom at zero, so no density with respect to length alone exists. :func:`log_score` takes the
-density with respect to length plus a unit atom at zero; :func:`crps`, which compares distribution functions, needs no
-such choice; :func:`pit` draws a uniform number within the jump at the atom.
+A coefficient has an atom at zero, so it has no density with respect to Lebesgue measure. :func:`log_score` takes the
+density with respect to Lebesgue measure plus a unit atom at zero; :func:`crps` compares distribution functions and
+needs no density; :func:`pit` is randomised within the jump at the atom.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 from sklearn.utils import check_random_state
 
-from bayeslista.metrics._forecasts import (
-    Block,
+from bayeslista.metrics.forecasts import (
     Floats,
     Forecast,
-    Parameters,
+    ForecastBlock,
+    ForecastParameters,
     Samples,
     blocks,
     check_level,
@@ -31,17 +31,27 @@ from bayeslista.metrics._forecasts import (
     tails,
 )
 
-__all__ = ["coverage", "crps", "interval_width", "log_score", "pit", "pit_coverage", "sharpness", "variance_ratio"]
+__all__ = [
+    "coverage",
+    "crps",
+    "interval_width",
+    "log_score",
+    "pit",
+    "pit_coverage",
+    "sharpness",
+    "support_coverage",
+    "variance_ratio",
+]
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
 _ROOT_TWO_OVER_PI, _ROOT_PI = np.sqrt(2.0 / np.pi), np.sqrt(np.pi)
 
 
 def pit(dist: Forecast, B: ArrayLike, random_state: Any = None) -> NDArray[np.float64]:
-    """Probability integral transform: the probability that a prediction gives to smaller values than the truth.
+    """Probability integral transform: the predictive distribution function at the true code.
 
-    If codes are drawn from their predictions it is uniform on [0, 1], whatever the predictions are. At an atom, as at
-    zero, it is a uniform draw between the probabilities of less and of no more; among samples, a random rank.
+    It is uniform on [0, 1] if predictions are calibrated. At an atom it is randomised: uniform between
+    ``P(β < b)`` and ``P(β ≤ b)``; for samples it is a rank, ties broken at random.
 
     Parameters
     ----------
@@ -50,17 +60,12 @@ def pit(dist: Forecast, B: ArrayLike, random_state: Any = None) -> NDArray[np.fl
     B : array-like
         The true codes, which broadcast against the predictions.
     random_state : int, RandomState instance, Generator or None, default=None
-        Decides the draws at atoms.
+        Of the randomisation at atoms.
 
     Returns
     -------
     ndarray
         One number for each coefficient.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not broadcast, or numbers are not finite.
 
     Examples
     --------
@@ -79,7 +84,7 @@ def pit(dist: Forecast, B: ArrayLike, random_state: Any = None) -> NDArray[np.fl
 def pit_coverage(dist: Forecast, B: ArrayLike, level: float = 0.9, random_state: Any = None) -> float:
     """Share of coefficients whose :func:`pit` lies in the central part of [0, 1].
 
-    It is `level` for calibrated predictions, atoms or not, where intervals that end on an atom hold more
+    It equals `level` for calibrated predictions, also with atoms, where closed intervals that end on an atom cover more
     (:func:`coverage`). Neither more nor less is better.
 
     Parameters
@@ -91,7 +96,7 @@ def pit_coverage(dist: Forecast, B: ArrayLike, level: float = 0.9, random_state:
     level : float, default=0.9
         Length of the central part.
     random_state : int, RandomState instance, Generator or None, default=None
-        Decides the draws at atoms.
+        Of the randomisation at atoms.
 
     Returns
     -------
@@ -102,8 +107,8 @@ def pit_coverage(dist: Forecast, B: ArrayLike, level: float = 0.9, random_state:
     --------
     >>> from bayeslista import SpikeSlab
     >>> from bayeslista.metrics import pit_coverage
-    >>> belief = SpikeSlab([0.2] * 10_000, 1.0, 1.0)
-    >>> round(pit_coverage(belief, belief.sample(1, random_state=0), 0.9, random_state=0), 2)
+    >>> dist = SpikeSlab([0.2] * 10_000, 1.0, 1.0)
+    >>> round(pit_coverage(dist, dist.sample(1, random_state=0), 0.9, random_state=0), 2)
     0.9
     """
     half = check_level(level) / 2.0
@@ -126,7 +131,7 @@ def coverage(dist: Forecast, B: ArrayLike, level: float = 0.9) -> float:
     B : array-like
         The true codes, which broadcast against the predictions.
     level : float, default=0.9
-        Probability that the intervals are to hold.
+        Nominal coverage of the intervals.
 
     Returns
     -------
@@ -140,26 +145,65 @@ def coverage(dist: Forecast, B: ArrayLike, level: float = 0.9) -> float:
     >>> coverage(SpikeSlab([0.02, 1.0], 0.0, 1.0), [[0.0, 1.5], [1.0, 1.7]], level=0.9)
     0.5
     """
-    tail = (1.0 - check_level(level)) / 2.0
     read = read_forecast(dist)
     codes = read_codes(read, B)
-    if isinstance(read, Samples):
-        found = (sample_tails(*part) for part in sample_blocks(read, codes))
-    else:
-        found = (tails(block) for block in blocks(read, codes))
-    inside = sum(int(np.count_nonzero((part.lower >= tail) & (part.upper >= tail))) for part in found)
-    return inside / _size(read, codes)
+    parts = _inside_blocks(read, codes, check_level(level), False)
+    return sum(int(np.count_nonzero(inside)) for inside, _ in parts) / _size(read, codes)
+
+
+def support_coverage(dist: Forecast, B: ArrayLike, level: float = 0.9, given_active: bool = False) -> float:
+    """Share of true codes that lie in the central interval of their predictions, among those that are not zero.
+
+    The intervals of :func:`coverage` hold fewer of the active coefficients than of all: small ones have a high
+    probability of zero, and an interval [0, 0]. With `given_active` the interval is that of a coefficient given that it
+    is active, and holds a share `level` of the active ones where predictions are calibrated.
+
+    Parameters
+    ----------
+    dist : SpikeSlab, tuple (mean, std) or array-like of samples
+        The predictions.
+    B : array-like
+        The true codes, at least one of them not zero, which broadcast against the predictions.
+    level : float, default=0.9
+        Nominal coverage of the intervals.
+    given_active : bool, default=False
+        Whether intervals are those of ``SpikeSlab.interval(level, given_active=True)``: of the slab or, for samples, of
+        the draws that are not zero. A coefficient without such a draw counts as not covered. A Gaussian has no spike,
+        and the same interval either way.
+
+    Returns
+    -------
+    float
+        Between 0 and 1. Neither more nor less is better.
+
+    Examples
+    --------
+    >>> from bayeslista import SpikeSlab
+    >>> from bayeslista.metrics import support_coverage
+    >>> dist, B = SpikeSlab([0.02, 1.0, 0.3], 0.0, 1.0), [0.5, 1.5, 0.0]
+    >>> support_coverage(dist, B, 0.9), support_coverage(dist, B, 0.9, given_active=True)
+    (0.5, 1.0)
+    """
+    read = read_forecast(dist)
+    codes = read_codes(read, B)
+    n_covered = n_active = 0
+    for inside, active in _inside_blocks(read, codes, check_level(level), given_active):
+        n_covered += int(np.count_nonzero(inside & active))
+        n_active += int(np.count_nonzero(active))
+    if n_active == 0:
+        raise ValueError("All codes of B are zero, so none can be covered. Pass some with nonzero coefficients.")
+    return n_covered / n_active
 
 
 def interval_width(dist: Forecast, level: float = 0.9) -> float:
-    """Mean width of central intervals: among predictions of equal coverage, the narrower ones say more.
+    """Mean width of central intervals: among predictions of equal coverage, narrower is better.
 
     Parameters
     ----------
     dist : SpikeSlab, tuple (mean, std) or array-like of samples
         The predictions.
     level : float, default=0.9
-        Probability that the intervals are to hold.
+        Nominal coverage of the intervals.
 
     Returns
     -------
@@ -192,7 +236,7 @@ def log_score(dist: Forecast, B: ArrayLike, average: Literal[True] = True) -> fl
 @overload
 def log_score(dist: Forecast, B: ArrayLike, average: bool) -> Any: ...
 def log_score(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
-    r"""Minus the logarithm of the density that a prediction gives to the truth, with respect to length plus an atom.
+    r"""Negative log predictive density of the true codes, with respect to Lebesgue measure plus a unit atom at zero.
 
     :math:`-\log(1 - q)` where a code is exactly zero, else :math:`-\log q - \log N(\beta; m, v)`: a strictly proper
     score. It has a unit: codes in other units shift it. Samples are scored as the spike and slab with their moments.
@@ -200,22 +244,17 @@ def log_score(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
     Parameters
     ----------
     dist : SpikeSlab, tuple (mean, std) or array-like of samples
-        The predictions. A Gaussian gives no probability to zero and is refused where a code is zero: see
+        The predictions. A Gaussian has no atom at zero and is refused where a code is zero: see
         :func:`with_spike`.
     B : array-like
         The true codes, which broadcast against the predictions.
     average : bool, default=True
-        Whether to return the mean, or else the score of every coefficient.
+        Whether to return the mean instead of the score of every coefficient.
 
     Returns
     -------
     float or ndarray
         Smaller is better; infinite where what a prediction excludes came true.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not broadcast, numbers are not finite, or a Gaussian meets an exact zero.
 
     Examples
     --------
@@ -226,9 +265,9 @@ def log_score(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
     """
     read = read_forecast(dist)
     codes = read_codes(read, B)
-    if isinstance(read, Parameters) and not read.atom and not codes.all():
+    if isinstance(read, ForecastParameters) and not read.atom and not codes.all():
         raise ValueError(
-            "A Gaussian (mean, std) gives no probability to codes that are exactly zero, so its log score is infinite. "
+            "A Gaussian (mean, std) has no atom at zero, so its log score of a zero code is infinite. "
             "Give it a spike: with_spike(mean, std, fit_spike_head(held_out_mean, held_out_std, B_held_out))."
         )
     return _collect((_log_losses(block) for block in spike_slab_blocks(read, codes)), read, codes, average)
@@ -245,16 +284,16 @@ def crps(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
 
     .. math:: (1-q)|\beta| + q\,[A(\beta - m, v) - A(m, v)] + q^2\,[A(m, v) - \sqrt{v/\pi}].
 
-    It is strictly proper, has the unit of the codes, and is the absolute error of a prediction without spread.
+    It is strictly proper, has the unit of the codes, and is the absolute error of a point prediction.
 
     Parameters
     ----------
     dist : SpikeSlab, tuple (mean, std) or array-like of samples
-        The predictions. Samples are scored as the distribution that has them as its atoms.
+        The predictions. Samples are scored as their empirical distribution.
     B : array-like
         The true codes, which broadcast against the predictions.
     average : bool, default=True
-        Whether to return the mean, or else the score of every coefficient.
+        Whether to return the mean instead of the score of every coefficient.
 
     Returns
     -------
@@ -285,7 +324,7 @@ def crps(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
 
 
 def sharpness(dist: Forecast) -> float:
-    """Mean predicted standard deviation: how much a prediction claims to know, true or not.
+    """Mean predicted standard deviation, calibrated or not.
 
     Parameters
     ----------
@@ -310,9 +349,9 @@ def sharpness(dist: Forecast) -> float:
 
 
 def variance_ratio(dist: Forecast, B: ArrayLike) -> float:
-    """Mean predicted variance over mean squared error: 1 if the predicted spread is right on average.
+    """Mean predicted variance over mean squared error: 1 if the predicted variance is right on average.
 
-    Below 1 predictions are too sure, above it too modest: neither more nor less is better.
+    Below 1 predictions are overconfident, above it underconfident: neither more nor less is better.
 
     Parameters
     ----------
@@ -334,31 +373,46 @@ def variance_ratio(dist: Forecast, B: ArrayLike) -> float:
     """
     read = read_forecast(dist)
     codes = read_codes(read, B)
-    spread = error = 0.0
+    variance = error = 0.0
     for mean, var, code in moment_blocks(read, codes):
-        spread += float(np.sum(var))
+        variance += float(np.sum(var))
         error += float(np.sum(np.square(mean - code)))
     if error == 0.0:
-        return 1.0 if spread == 0.0 else np.inf
-    return spread / error
+        return 1.0 if variance == 0.0 else np.inf
+    return variance / error
 
 
-def _size(read: Parameters | Samples, codes: NDArray) -> int:
+def _inside_blocks(
+    read: ForecastParameters | Samples, codes: NDArray[np.floating], level: float, given_active: bool
+) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    """Whether true codes lie in central intervals, and whether they are active, block by block."""
+    tail = (1.0 - level) / 2.0
+    if isinstance(read, Samples):
+        for draws, code in sample_blocks(read, codes):
+            lower, upper = sample_tails(draws, code, given_active)
+            yield (lower >= tail) & (upper >= tail), code != 0.0
+    else:
+        for block in blocks(read, codes):
+            lower, upper = tails(block._replace(prob_active=np.ones_like(block.code)) if given_active else block)
+            yield (lower >= tail) & (upper >= tail), block.code != 0.0
+
+
+def _size(read: ForecastParameters | Samples, codes: NDArray[np.floating]) -> int:
     return int(np.prod(np.broadcast_shapes(read.shape, codes.shape)))
 
 
-def _collect(parts: Any, read: Parameters | Samples, codes: NDArray, average: bool) -> Any:
-    """The mean over all blocks, or their entries in the shape that predictions and codes have together."""
+def _collect(parts: Any, read: ForecastParameters | Samples, codes: NDArray[np.floating], average: bool) -> Any:
+    """The mean over all blocks, or their entries in the broadcast shape."""
     if average:
         return sum(float(np.sum(part)) for part in parts) / _size(read, codes)
     return _joined(list(parts), read, codes)
 
 
-def _joined(parts: list[Floats], read: Parameters | Samples, codes: NDArray) -> Any:
+def _joined(parts: list[Floats], read: ForecastParameters | Samples, codes: NDArray[np.floating]) -> Any:
     return np.concatenate(parts).reshape(np.broadcast_shapes(read.shape, codes.shape))[()]
 
 
-def _pit_blocks(read: Parameters | Samples, codes: NDArray, random_state: Any) -> Iterator[Floats]:
+def _pit_blocks(read: ForecastParameters | Samples, codes: NDArray[np.floating], random_state: Any) -> Iterator[Floats]:
     is_generator = isinstance(random_state, np.random.Generator)
     random = random_state if is_generator else check_random_state(random_state)
     if isinstance(read, Samples):
@@ -375,8 +429,8 @@ def _pit_blocks(read: Parameters | Samples, codes: NDArray, random_state: Any) -
 def _widths(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
     """Widths of central intervals, for tails of at most one half.
 
-    An end is at zero, beyond it with as much of the slab outside as the tail asks for, or short of it with the atom
-    outside, too. The share of the slab that is outside is the same for both ends, so it is inverted once.
+    An end is at zero, or beyond it (the tail is in the slab), or short of it (the atom is in the tail, too). The
+    slab's share of the tail is the same for both ends, so it is inverted once.
     """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         small = ndtr(np.where(s > 0.0, -np.abs(m) / s, np.where(m == 0.0, np.inf, -np.inf)))
@@ -396,7 +450,7 @@ def _widths(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
     return width
 
 
-def _log_losses(block: Block) -> Floats:
+def _log_losses(block: ForecastBlock) -> Floats:
     q, m, s, b = block
     point, zero = s == 0.0, b == 0.0
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -417,7 +471,7 @@ def _mean_size(mu: Floats, s: Floats) -> Floats:
     return np.where(s == 0.0, np.abs(mu), size)
 
 
-def _crps(block: Block) -> Floats:
+def _crps(block: ForecastBlock) -> Floats:
     q, m, s, b = block
     size = _mean_size(m, s)
     return (1.0 - q) * np.abs(b) + q * (_mean_size(b - m, s) - size) + q * q * (size - s / _ROOT_PI)

@@ -5,8 +5,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from bayeslista.metrics._forecasts import Forecast
 from bayeslista.metrics.activity import brier_score, expected_calibration_error
+from bayeslista.metrics.forecasts import Forecast
 from bayeslista.metrics.predictive import crps, log_score
 
 __all__ = ["distribution_scorer"]
@@ -20,7 +20,7 @@ _LOSSES: dict[str, Callable[..., float]] = {
 
 
 class _DistributionScorer:
-    """Minus a loss of what an estimator predicts; a class of its own so that it can be pickled and shown."""
+    """Minus a loss of an estimator's predictions; a class, so that it can be pickled and printed."""
 
     def __init__(self, loss: Callable[..., float], arguments: dict[str, Any]) -> None:
         self.loss = loss
@@ -44,24 +44,19 @@ def distribution_scorer(
 ) -> Callable[[Any, ArrayLike, ArrayLike], float]:
     """Make a scorer, larger is better, of a loss of distributions.
 
-    It scores what `predict_dist` returns, or, for estimators without it, ``predict(X, return_std=True)``.
+    It scores ``predict_dist(X)`` or, for estimators without it, ``predict(X, return_std=True)``.
 
     Parameters
     ----------
     loss : {"brier_score", "crps", "expected_calibration_error", "log_score"} or callable
         A name, or a function of a prediction and the true codes of which smaller is better.
     **arguments
-        Handed on to it, as ``n_bins=20``.
+        Passed to it, as ``n_bins=20``.
 
     Returns
     -------
     callable
         ``scorer(estimator, X, y)``, for ``scoring=`` of scikit-learn's functions.
-
-    Raises
-    ------
-    ValueError
-        If there is no loss of that name.
 
     Examples
     --------

@@ -1,12 +1,12 @@
-"""A spike at zero for predictions that have none, learned from held-out pairs, so that all can be scored alike."""
+"""A spike at zero for Gaussian predictions, fitted to held-out pairs, so that they have a log score."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bayeslista._validation import check_range
-from bayeslista.calibration import Calibration, calibrated_spike_slab, fit_calibration
+from bayeslista.bayes_lista.output_calibration import Calibration, calibrated_spike_slab, fit_calibration
 from bayeslista.distributions import SpikeSlab
-from bayeslista.metrics._forecasts import read_codes, read_forecast
+from bayeslista.metrics.forecasts import read_codes, read_forecast
+from bayeslista.numerics.checks import check_range
 
 __all__ = ["fit_spike_head", "with_spike"]
 
@@ -14,14 +14,14 @@ _FARTHEST = 1e6  # means of more standard deviations from zero count as that far
 
 
 def fit_spike_head(mean: ArrayLike, std: ArrayLike, B: ArrayLike) -> Calibration:
-    """Learn from held-out pairs how probable it is, given ``|mean| / std``, that a coefficient is active.
+    """Fit P(active) as a function of ``|mean| / std`` to held-out pairs.
 
-    It is the same head that calibrates `BayesLISTA`; see :mod:`bayeslista.calibration`.
+    It is the logistic head of `BayesLISTA`; see :mod:`bayeslista.bayes_lista.output_calibration`.
 
     Parameters
     ----------
     mean, std : array-like
-        What was predicted of pairs that the predictor did not learn from.
+        Predictions for pairs outside the training set.
     B : array-like
         Their true codes.
 
@@ -48,12 +48,12 @@ def fit_spike_head(mean: ArrayLike, std: ArrayLike, B: ArrayLike) -> Calibration
 
 
 def with_spike(mean: ArrayLike, std: ArrayLike, head: Calibration) -> SpikeSlab:
-    """Give a Gaussian prediction the probability to be active that held-out pairs taught; it becomes the slab.
+    """Spike and slab whose slab is a Gaussian prediction and whose P(active) is that of the head.
 
     Parameters
     ----------
     mean, std : array-like
-        The prediction.
+        The Gaussian prediction.
     head : Calibration
         From :func:`fit_spike_head`.
 

@@ -1,12 +1,12 @@
-"""Pictures of images and of how sure one can be of every pixel."""
+"""Images with the standard deviation and error of every pixel."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bayeslista._validation import as_real, check_entries
-from bayeslista.plots._axes import _new_axes
+from bayeslista.numerics.checks import as_real, check_entries
+from bayeslista.plots.style import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,32 +17,27 @@ __all__ = ["uncertainty_map"]
 def uncertainty_map(
     image: ArrayLike, std: ArrayLike, truth: ArrayLike | None = None, axes: "Axes | None" = None
 ) -> "Axes":
-    """Draw an image, beside it the standard deviation of every pixel and, if the truth is known, the absolute error.
+    """Draw an image, beside it the standard deviation of every pixel and, if the truth is given, the absolute error.
 
-    Where the maps of deviation and error look alike, predictions know where they are wrong. Each has its own scale,
-    which begins at 0. Pixels are square unless an image is more than twice as wide as high, or as high as wide.
+    Where the two maps look alike, standard deviations rank the errors. Each has its own scale from 0.
+    Pixels are square unless an image is more than twice as wide as high, or as high as wide.
 
     Parameters
     ----------
     image : array-like of shape (height, width)
-        What was predicted.
+        The predicted image.
     std : array-like of shape (height, width)
         Standard deviation of every pixel.
     truth : array-like of shape (height, width), optional
         The true image.
     axes : matplotlib.axes.Axes, optional
         Where to draw the image; the maps hang on its right, so leave room there or save with ``bbox_inches="tight"``.
-        By default a new figure is made, which is ``axes.figure`` of what is returned.
+        By default a new figure is made, which is ``axes.figure`` of the returned axes.
 
     Returns
     -------
     matplotlib.axes.Axes
         The axes of the image; its ``child_axes`` are the colour bar of the image, then every map and its colour bar.
-
-    Raises
-    ------
-    ValueError
-        If an array is not two-dimensional and finite, shapes differ, or a standard deviation is negative.
 
     Examples
     --------
@@ -69,7 +64,7 @@ def uncertainty_map(
     if axes is None:
         width, height = 2.8 / np.sqrt(ratio), 2.8 * np.sqrt(ratio)
         whole = 0.15 + width * step * (1 + len(maps)), height + 0.5
-        axes = _new_axes(*whole)
+        axes = new_axes(*whole)
         axes.set_position((0.15 / whole[0], 0.12 / whole[1], width / whole[0], height / whole[1]))
     axes.set_box_aspect(ratio)
     _draw_panel(axes, axes, 0.0, "image", "gray", pixels, None)
@@ -88,7 +83,7 @@ def _draw_panel(
     values: NDArray[np.float64],
     limits: tuple[float, float] | None,
 ) -> None:
-    """An image with a title, and its colour bar on the right: both hang on `axes`, in units of which `left` is."""
+    """An image with a title and its colour bar on the right, placed in units of `axes`."""
     from matplotlib.colorbar import Colorbar
 
     low, high = limits if limits is not None else (None, None)

@@ -1,0 +1,1 @@
+"""The figures of the paper: ``python -m reproduction``; the demonstration: ``python -m reproduction.demo``."""

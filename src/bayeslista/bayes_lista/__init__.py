@@ -1,0 +1,1 @@
+"""BayesLISTA: an unrolled network with Gaussian weights, learned by variational inference."""

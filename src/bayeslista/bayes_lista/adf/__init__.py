@@ -1,0 +1,1 @@
+"""BayesLISTA as published: assumed density filtering, with priors by expectation propagation."""

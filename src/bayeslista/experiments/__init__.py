@@ -1,1 +1,0 @@
-"""The paper's figures: what each compares, and the machinery that computes, keeps and draws it."""

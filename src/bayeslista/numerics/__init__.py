@@ -1,0 +1,1 @@
+"""Kernels without a model: soft-thresholded Gaussians, tail ratios, precision, compilation, batching."""
