@@ -71,8 +71,12 @@ class TestScores:
         q, m, v = np.random.default_rng(0).uniform(0.1, 1.0, (3, 5, 7))
         np.testing.assert_allclose(total_variance(SpikeSlab(q, m, v)), (q * (v + (1 - q) * m**2)).sum(axis=1))
 
-    def test_entropy_is_the_mean_of_minus_the_log_density(self):
+    @pytest.mark.parametrize("parts", [False, True])
+    def test_entropy_is_the_mean_of_minus_the_log_density(self, parts):
         dist = SpikeSlab([[0.3, 0.9], [1.0, 0.0]], [[2.0, -1.0], [0.5, 3.0]], [[0.5, 2.0], [0.1, 1.0]])
+        if parts:
+            mean, var = (np.stack([part, -2.0 * part], axis=-1) for part in (dist.slab_mean, dist.slab_var))
+            dist = SpikeSlab(dist.prob_active, mean, np.abs(var), slab_weight=[0.3, 0.7])
         n = 20_000
         surprise = -dist.log_prob(dist.sample(n, random_state=0)).sum(axis=2)
         margin = 5.0 * surprise.std(axis=0) / np.sqrt(n)

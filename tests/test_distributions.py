@@ -1,6 +1,7 @@
 """SpikeSlab against mpmath, scipy.stats, quadrature and Monte Carlo."""
 
 import copy
+import itertools
 import pickle
 
 import mpmath
@@ -464,3 +465,122 @@ class TestSample:
             dist.sample(-1)
         with pytest.raises(TypeError):
             dist.sample(2.5)
+
+
+def mixtures(n=200, n_parts=3, seed=0):
+    """Random mixtures, some narrow, some heavy-tailed."""
+    random = np.random.default_rng(seed)
+    weight = random.dirichlet(np.ones(n_parts), n)
+    mean, std = random.normal(0, 2, (n, n_parts)), np.exp(random.normal(-0.5, 1.5, (n, n_parts)))
+    return SpikeSlab(random.random(n), mean, std**2, slab_weight=weight)
+
+
+class TestMixtureSlab:
+    def test_one_part_is_the_single_gaussian(self):
+        single = SpikeSlab([0.2, 0.7], [1.0, -2.0], [0.5, 3.0])
+        mixed = SpikeSlab([0.2, 0.7], [[1.0], [-2.0]], [[0.5], [3.0]], slab_weight=[1.0])
+        x = np.array([[-3.0], [0.0], [0.4], [5.0]])
+        for name, arguments in {"mean": (), "var": (), "std": (), "log_prob": (x,), "cdf": (x,)}.items():
+            np.testing.assert_allclose(getattr(mixed, name)(*arguments), getattr(single, name)(*arguments), rtol=1e-14)
+        levels = np.array([[1e-200], [1e-9], [0.3], [0.5], [0.99], [1.0]])
+        np.testing.assert_allclose(mixed.quantile(levels), single.quantile(levels), rtol=1e-13)
+
+    def test_equal_parts_are_one(self):
+        split = SpikeSlab(0.4, [1.0, 1.0, 1.0], 2.0, slab_weight=[0.2, 0.3, 0.5])
+        whole = SpikeSlab(0.4, 1.0, 2.0)
+        assert split.quantile(0.93) == pytest.approx(whole.quantile(0.93), rel=1e-13)
+        assert split.slab_var == pytest.approx(2.0, rel=1e-14)
+
+    def test_moments_agree_with_draws_and_quadrature(self):
+        dist = mixtures(5)
+        for one in dist:
+            low, high = one.quantile([1e-13, 1 - 1e-13])
+            edges = np.unique(np.r_[low, np.sort(np.r_[one.slab_parts.mean, 0.0]), high])
+
+            def integral(power, one=one, edges=edges):
+                return sum(
+                    integrate.quad(lambda x: x**power * np.exp(one.log_prob(x)) * (x != 0), a, b, limit=200)[0]
+                    for a, b in itertools.pairwise(edges)
+                )
+
+            assert integral(0) == pytest.approx(one.prob_active, abs=1e-7)
+            assert integral(1) == pytest.approx(one.mean(), abs=1e-6)
+            assert integral(2) == pytest.approx(one.var() + one.mean() ** 2, rel=1e-5)
+        draws = dist.sample(20_000, random_state=0)
+        np.testing.assert_allclose(draws.mean(axis=0), dist.mean(), atol=5 * np.max(dist.std()) / np.sqrt(20_000))
+        np.testing.assert_allclose(np.mean(draws != 0, axis=0), dist.prob_active, atol=0.02)
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.integers(0, 10**6), LEVELS)
+    def test_quantiles_invert_the_cdf_from_both_ends(self, seed, p):
+        dist = mixtures(20, seed=seed)
+        x = dist.quantile(p)
+        below, at = dist.cdf(np.nextafter(x, -np.inf)), dist.cdf(x)
+        upper = dist._mirrored().cdf(-x)  # P(β ≥ x), precise in the upper tail
+        atom = x == 0
+        assert np.all(at[atom] >= p * (1 - 1e-12))
+        assert np.all(below[atom] <= p * (1 + 1e-12))
+        if p < 0.5:
+            np.testing.assert_allclose(at[~atom], p, rtol=1e-9)
+        else:
+            np.testing.assert_allclose(upper[~atom], 1 - p, rtol=1e-9)
+
+    def test_quantiles_match_arbitrary_precision_in_both_tails(self):
+        weight, mean, std = [0.7, 0.3], [0.5, -1.0], [0.1, 4.0]
+        dist = SpikeSlab(0.9, mean, np.square(std), slab_weight=weight)
+        for p in (1e-250, 1e-30, 0.02, 0.6, 0.97):
+            with mpmath.workdps(300):
+
+                def excess_of(x, p=p):
+                    total = sum(w * mpmath.ncdf((x - m) / s) for w, m, s in zip(weight, mean, std, strict=True))
+                    return mpmath.mpf(0.9) * total + (mpmath.mpf(0.1) if x >= 0 else 0) - mpmath.mpf(p)
+
+                found = mpmath.mpf(float(dist.quantile(p)))
+                step = abs(found) * mpmath.mpf("1e-12")
+                assert excess_of(found - step) <= 0 <= excess_of(found + step)
+
+    def test_intervals_mirror_and_given_active_ignores_the_spike(self):
+        dist = mixtures(50)
+        low, high = dist.interval(0.9)
+        mirrored_low, mirrored_high = dist._mirrored().interval(0.9)
+        np.testing.assert_allclose(low, 0.0 - mirrored_high, rtol=1e-14)
+        np.testing.assert_allclose(high, 0.0 - mirrored_low, rtol=1e-14)
+        low, high = dist.interval(0.9, given_active=True)
+        slab = SpikeSlab(np.ones(50), *dist.slab_parts[1:], slab_weight=dist.slab_parts.weight)
+        np.testing.assert_allclose(slab.cdf(high) - slab.cdf(low), 0.9, rtol=1e-9)
+
+    def test_a_part_may_be_a_point(self):
+        dist = SpikeSlab(1.0, [1.0, 0.0], [0.0, 1.0], slab_weight=[0.5, 0.5])
+        below = 0.5 * stats.norm.cdf(1.0)
+        np.testing.assert_allclose(dist.cdf([np.nextafter(1.0, 0.0), 1.0]), [below, below + 0.5], rtol=1e-12)
+        assert dist.quantile(below + 0.2) == pytest.approx(1.0, abs=1e-12)
+        assert dist.log_prob(1.0) == np.inf
+
+    def test_indexing_reshaping_and_single_precision(self):
+        dist = mixtures(12)
+        table = dist._reshape((3, 4))
+        assert table.shape == (3, 4)
+        np.testing.assert_array_equal(table[1, 2].quantile(0.7), dist[6].quantile(0.7))
+        np.testing.assert_array_equal(table[..., 1].var(), dist.var()[1::4])
+        np.testing.assert_array_equal(table[[2, 0]].cdf(0.3), np.r_[dist.cdf(0.3)[8:], dist.cdf(0.3)[:4]].reshape(2, 4))
+        single = SpikeSlab(
+            *(part.astype(np.float32) for part in (dist.prob_active, *dist.slab_parts[1:])),
+            slab_weight=dist.slab_parts.weight.astype(np.float32),
+        )
+        assert single.dtype == np.float32
+        assert single.slab_parts.mean.dtype == single.slab_mean.dtype == single.quantile(0.3).dtype == np.float32
+        twin = pickle.loads(pickle.dumps(dist))
+        np.testing.assert_array_equal(twin.cdf(0.3), dist.cdf(0.3))
+
+    @pytest.mark.parametrize(
+        ("weight", "message"),
+        [
+            ([0.5, 0.6], "slab_weight must sum to 1"),
+            ([1.5, -0.5], "slab_weight must be at least 0"),
+            ([0.2, 0.3, 0.5], "do not broadcast"),
+            ([np.nan, 1.0], "slab_weight must be finite"),
+        ],
+    )
+    def test_invalid_weights_are_refused(self, weight, message):
+        with pytest.raises(ValueError, match=message):
+            SpikeSlab(0.5, [0.0, 1.0], 1.0, slab_weight=weight)

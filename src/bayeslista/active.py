@@ -101,7 +101,11 @@ def spike_slab_entropy(distribution: SpikeSlab) -> Float[np.ndarray, " n_candida
     q, variance = distribution.prob_active.astype(np.float64), distribution.slab_var.astype(np.float64)
     point = variance == 0.0
     at_zero = (q == 0.0) | (point & (distribution.slab_mean == 0.0))
-    width = 0.5 * np.log(np.where(point, 1.0, variance)) + _HALF_LOG_TWO_PI_E
+    if distribution.slab_parts is None:
+        width = 0.5 * np.log(np.where(point, 1.0, variance)) + _HALF_LOG_TWO_PI_E
+    else:
+        width = distribution._slab().entropy()
+        point, width = np.isneginf(width), np.where(np.isneginf(width), 0.0, width)
     entropy = _binary_entropy(q) + q * width
     return _sum_of_coefficients(distribution, np.select([at_zero, point], [0.0, -np.inf], entropy))
 

@@ -1,45 +1,72 @@
-"""The predictive distribution of a sparse coefficient: a spike at zero and a Gaussian slab.
+"""The predictive distribution of a sparse coefficient: a spike at zero and a slab, Gaussian or a mixture of Gaussians.
 
-A coefficient is exactly zero with probability ``1 − q`` and otherwise drawn from ``N(m, v)``. The atom makes
+A coefficient is exactly zero with probability ``1 − q`` and otherwise drawn from the slab. The atom makes
 the distribution neither discrete nor continuous, so every method documents its value at zero.
 """
 
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
 
 from bayeslista.numerics.checks import as_real, check_entries
+from bayeslista.numerics.slabs import GaussianSlab, MixtureSlab, Slab, mixture_moments
 
-__all__ = ["SpikeSlab"]
+__all__ = ["SlabParts", "SpikeSlab"]
 
-_HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
+_SUM_OF_WEIGHTS = 1e-5  # largest distance from one, in single precision
+
+
+class SlabParts(NamedTuple):
+    """The Gaussians that a slab is a mixture of: arrays of the shape of the distributions and one axis for the parts.
+
+    Attributes
+    ----------
+    weight, mean, var : ndarray of shape (..., n_parts)
+        Weights, which sum to one, means and variances.
+
+    Examples
+    --------
+    >>> from bayeslista.distributions import SpikeSlab
+    >>> SpikeSlab(0.5, [0.0, 1.0], [1.0, 2.0], slab_weight=[0.5, 0.5]).slab_parts.mean
+    array([0., 1.])
+    """
+
+    weight: NDArray[np.floating]
+    mean: NDArray[np.floating]
+    var: NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class SpikeSlab:
     """Independent spike-and-slab distributions, one for each entry of an array.
 
-    ``β = 0`` with probability ``1 − prob_active``, else ``β ~ N(slab_mean, slab_var)``.
+    ``β = 0`` with probability ``1 − prob_active``, else ``β ~ N(slab_mean, slab_var)``, or, with `slab_weight`, β
+    comes from a mixture of Gaussians.
 
     Parameters
     ----------
     prob_active : array-like
         Probability, in [0, 1], that the coefficient comes from the slab.
     slab_mean : array-like
-        Mean of the slab.
+        Mean of the slab; with `slab_weight` the means of its parts, which the last axis counts.
     slab_var : array-like
-        Variance of the slab, at least zero. At zero the slab is a point mass at ``slab_mean``.
+        Variance of the slab, at least zero; with `slab_weight` those of its parts. At zero the slab, or its part, is a
+        point mass.
+    slab_weight : array-like, default=None
+        Weights of the parts of a mixture, on the last axis; they sum to one. None is a single Gaussian.
 
     Attributes
     ----------
     prob_active, slab_mean, slab_var : ndarray
-        The parameters, broadcast against each other, read-only. They are float32 if all three came as
-        float32, else float64, and so is all that the methods return. The arithmetic is always float64.
+        The parameters, broadcast against each other, read-only. Of a mixture, `slab_mean` and `slab_var` are mean and
+        variance of the whole slab. They are float32 if all parameters came as float32, else float64, and so is all that
+        the methods return. The arithmetic is always float64.
+    slab_parts : SlabParts or None
+        Weights, means and variances of the parts of a mixture; None of a single Gaussian.
 
     Raises
     ------
@@ -59,20 +86,37 @@ class SpikeSlab:
     (array([0.  , 0.  , 0.36]), array([0.  , 3.28, 3.64]))
     >>> dist[1].prob_active
     array(0.5)
+    >>> wide = SpikeSlab(0.5, [0.0, 0.0], [1.0, 9.0], slab_weight=[0.5, 0.5])
+    >>> float(wide.var()), float(wide.quantile(0.95).round(2))
+    (2.5, 2.74)
     """
 
     prob_active: NDArray[np.floating]
     slab_mean: NDArray[np.floating]
     slab_var: NDArray[np.floating]
+    slab_parts: SlabParts | None
 
-    def __init__(self, prob_active: ArrayLike, slab_mean: ArrayLike, slab_var: ArrayLike) -> None:
+    def __init__(
+        self,
+        prob_active: ArrayLike,
+        slab_mean: ArrayLike,
+        slab_var: ArrayLike,
+        slab_weight: ArrayLike | None = None,
+    ) -> None:
         given = {"prob_active": prob_active, "slab_mean": slab_mean, "slab_var": slab_var}
+        if slab_weight is not None:
+            given["slab_weight"] = slab_weight
         arrays = {name: as_real(name, values) for name, values in given.items()}
+        if slab_weight is not None:
+            for name in ("slab_mean", "slab_var", "slab_weight"):
+                arrays[name] = np.atleast_1d(arrays[name])
+            arrays["prob_active"] = arrays["prob_active"][..., None]
         try:
             shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
         except ValueError:
-            shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-            raise ValueError(f"The parameters do not broadcast: {shapes}. Give them one common shape.") from None
+            shapes = ", ".join(f"{name} {np.shape(given[name])}" for name in arrays)
+            remedy = "one common shape" if slab_weight is None else "one common shape, slabs with a last axis for parts"
+            raise ValueError(f"The parameters do not broadcast: {shapes}. Give them {remedy}.") from None
         for name, array in arrays.items():
             check_entries(np.isfinite(array), name, array, "be finite", "Replace NaN and infinite entries.")
         q, variance = arrays["prob_active"], arrays["slab_var"]
@@ -80,22 +124,78 @@ class SpikeSlab:
         check_entries(legal, "prob_active", q, "lie in [0, 1]", "Pass probabilities; clip round-off.")
         remedy = "Pass variances, not log-variances; clip round-off."
         check_entries(variance >= 0, "slab_var", variance, "be at least 0", remedy)
-        single = all(array.dtype == np.float32 for array in arrays.values())
-        for name, array in arrays.items():
-            stored = np.array(np.broadcast_to(array, shape), dtype=np.float32 if single else np.float64)
-            stored.setflags(write=False)
-            object.__setattr__(self, name, stored)
+        dtype = np.float32 if all(array.dtype == np.float32 for array in arrays.values()) else np.float64
+        stored: dict[str, Any] = {
+            name: np.array(np.broadcast_to(array, shape), dtype=dtype) for name, array in arrays.items()
+        }
+        parts = None
+        if slab_weight is not None:
+            weight = stored["slab_weight"].astype(np.float64)
+            check_entries(weight >= 0, "slab_weight", weight, "be at least 0", "Pass weights, not their logarithms.")
+            total = weight.sum(axis=-1)
+            legal = np.abs(total - 1.0) <= _SUM_OF_WEIGHTS
+            check_entries(legal, "slab_weight", total, "sum to 1 over the last axis", "Divide them by their sum.")
+            weight /= total[..., None]
+            parts = SlabParts(weight.astype(dtype), stored["slab_mean"], stored["slab_var"])
+            mean_and_var = mixture_moments(weight, *(part.astype(np.float64) for part in parts[1:]))
+            probability = stored["prob_active"][..., 0].copy()
+            stored = dict(zip(("prob_active", "slab_mean", "slab_var"), (probability, *mean_and_var), strict=True))
+        moments: Any = [np.asarray(stored[name], dtype) for name in ("prob_active", "slab_mean", "slab_var")]
+        self._set(*moments, parts=parts)
 
     @classmethod
     def _of(
-        cls, prob_active: NDArray[np.floating], slab_mean: NDArray[np.floating], slab_var: NDArray[np.floating]
+        cls,
+        prob_active: NDArray[np.floating],
+        slab_mean: NDArray[np.floating],
+        slab_var: NDArray[np.floating],
+        *parts: NDArray[np.floating],
     ) -> "SpikeSlab":
-        """From valid arrays of one shape and dtype that are not shared: nothing is checked or copied."""
+        """From valid arrays that are not shared, as `_arrays` has them: nothing is checked or copied."""
         dist = object.__new__(cls)
-        for name, array in (("prob_active", prob_active), ("slab_mean", slab_mean), ("slab_var", slab_var)):
-            array.setflags(write=False)
-            object.__setattr__(dist, name, array)
+        dist._set(prob_active, slab_mean, slab_var, parts=SlabParts(*parts) if parts else None)
         return dist
+
+    def _set(self, *arrays: NDArray[np.floating], parts: SlabParts | None) -> None:
+        """Store read-only arrays."""
+        for array in (*arrays, *(parts or ())):
+            array.setflags(write=False)
+        for name, value in zip(("prob_active", "slab_mean", "slab_var", "slab_parts"), (*arrays, parts), strict=True):
+            object.__setattr__(self, name, value)
+
+    def _arrays(self) -> tuple[NDArray[np.floating], ...]:
+        """All arrays: probability, mean and variance of the slab, and weights, means and variances of its parts."""
+        return self.prob_active, self.slab_mean, self.slab_var, *(self.slab_parts or ())
+
+    def _map(self, function: Any) -> "SpikeSlab":
+        """A function of an array and the number of its further axes, applied to all arrays."""
+        moments = [np.array(function(array, 0)) for array in self._arrays()[:3]]
+        return SpikeSlab._of(*moments, *(np.array(function(array, 1)) for array in self._arrays()[3:]))
+
+    def _reshape(self, shape: tuple[int, ...]) -> "SpikeSlab":
+        """The same distributions in an array of another shape."""
+        return self._map(lambda array, further: array.reshape(*shape, *array.shape[array.ndim - further :]))
+
+    def _affine(
+        self, prob_active: NDArray[np.floating], gain: float, scale: float = 1.0, added_var: float = 0.0
+    ) -> "SpikeSlab":
+        """Another probability, means times a gain, variances times the square of a scale plus a number."""
+
+        _, mean, var = self.slab_parts or (None, self.slab_mean, self.slab_var)
+        new_var = (var.astype(np.float64) * scale**2 + added_var).astype(var.dtype)
+        weight = None if self.slab_parts is None else self.slab_parts.weight
+        return SpikeSlab(prob_active, mean * mean.dtype.type(gain), new_var, slab_weight=weight)
+
+    def _mirrored(self) -> "SpikeSlab":
+        """The distributions of −β."""
+        return self._affine(self.prob_active, -1.0)
+
+    def _slab(self) -> Slab:
+        """The slab in double precision."""
+        if self.slab_parts is None:
+            return GaussianSlab(self.slab_mean.astype(np.float64), np.sqrt(self.slab_var.astype(np.float64)))
+        weight, mean, var = (part.astype(np.float64) for part in self.slab_parts)
+        return MixtureSlab(weight, mean, np.sqrt(var))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -126,7 +226,11 @@ class SpikeSlab:
         return len(self.prob_active)
 
     def __getitem__(self, index: Any) -> "SpikeSlab":
-        return SpikeSlab(self.prob_active[index], self.slab_mean[index], self.slab_var[index])
+        if self.slab_parts is None:
+            return SpikeSlab(self.prob_active[index], self.slab_mean[index], self.slab_var[index])
+        place = np.arange(self.prob_active.size).reshape(self.shape)[index]
+        weight, mean, var = (part.reshape(-1, part.shape[-1])[place] for part in self.slab_parts)
+        return SpikeSlab(self.prob_active[index], mean, var, slab_weight=weight)
 
     def __iter__(self) -> Iterator["SpikeSlab"]:
         return (self[row] for row in range(len(self)))
@@ -189,7 +293,7 @@ class SpikeSlab:
     def log_prob(self, x: ArrayLike) -> NDArray[np.floating]:
         """Log density with respect to Lebesgue measure plus a unit atom at zero.
 
-        An exact zero scores ``log(1 − q)``, any other value ``log q + log N(x; m, v)``. The density of a slab
+        An exact zero scores ``log(1 − q)``, any other value ``log q`` plus the log density of the slab. That of a slab
         of zero variance is the limit ``v → 0``: infinite at ``x = m ≠ 0`` (if ``q > 0``), elsewhere zero. If
         ``m = 0`` as well, all the mass lies on the atom and zero scores ``log 1 = 0``.
 
@@ -210,15 +314,12 @@ class SpikeSlab:
         >>> SpikeSlab(0.5, 2.0, 1.0).log_prob([0.0, 2.0]).round(4)
         array([-0.6931, -1.6121])
         """
-        q, m, s = self._parameters()
+        q, slab = self.prob_active.astype(np.float64), self._slab()
         values = self._argument("x", x)
-        point = s == 0.0
-        with np.errstate(divide="ignore", over="ignore"):
-            gaussian = -0.5 * self._standardise(values) ** 2 - np.log(np.where(point, 1.0, s)) - _HALF_LOG_TWO_PI
-            density = np.where(point & (values == m), np.inf, gaussian)
-            slab = np.where(q > 0.0, np.log(np.where(q > 0.0, q, 1.0)) + density, -np.inf)
-            spike = np.where(point & (m == 0.0), 0.0, np.log1p(-q))
-        return self._finish(np.where(values == 0.0, spike, slab))
+        with np.errstate(divide="ignore"):
+            score = np.where(q > 0.0, np.log(np.where(q > 0.0, q, 1.0)) + slab.log_density(values), -np.inf)
+            spike = np.where(slab.is_zero(), 0.0, np.log1p(-q))
+        return self._finish(np.where(values == 0.0, spike, score))
 
     def cdf(self, x: ArrayLike) -> NDArray[np.floating]:
         """Probability ``P(β ≤ x)``; it jumps by ``1 − q`` at ``x = 0``, where the atom is counted.
@@ -239,9 +340,8 @@ class SpikeSlab:
         >>> SpikeSlab(0.5, 0.0, 1.0).cdf([-1e-9, 0.0]).round(4)
         array([0.25, 0.75])
         """
-        q, _, _ = self._parameters()
-        values = self._argument("x", x)
-        return self._finish(q * ndtr(self._standardise(values)) + np.where(values >= 0.0, 1.0 - q, 0.0))
+        q, values = self.prob_active.astype(np.float64), self._argument("x", x)
+        return self._finish(q * self._slab().lower(values) + np.where(values >= 0.0, 1.0 - q, 0.0))
 
     def quantile(self, p: ArrayLike) -> NDArray[np.floating]:
         """Smallest ``x`` with ``P(β ≤ x) ≥ p``: the generalised inverse of :meth:`cdf`.
@@ -265,25 +365,23 @@ class SpikeSlab:
         >>> SpikeSlab(0.5, 0.0, 1.0).quantile([0.05, 0.5, 0.95]).round(4)
         array([-1.2816,  0.    ,  1.2816])
         """
-        q, m, s = self._parameters()
+        q, slab = self.prob_active.astype(np.float64), self._slab()
         lower = self._argument("p", p)
         legal = (lower >= 0.0) & (lower <= 1.0)
         check_entries(legal, "p", lower, "lie in [0, 1]", "Pass probabilities, not percentages.")
         upper, spike = 1.0 - lower, 1.0 - q
-        at_zero = self._standardise(np.zeros(()))
-        left, right = q * ndtr(at_zero), q * ndtr(-at_zero)
+        left, right = q * slab.lower(np.zeros(())), q * slab.upper(np.zeros(()))
         # The smaller of the two tails has full relative precision: it is the one that is inverted.
         small = lower < upper
         below = np.where(small, lower <= left, upper >= right + spike)
-        above = np.where(small, lower > left + spike, (upper < right) | ((upper == 0.0) & (s > 0.0)))
+        above = np.where(small, lower > left + spike, (upper < right) | ((upper == 0.0) & ~slab.bounded()))
         with np.errstate(over="ignore"):
             divisor = np.where(q > 0.0, q, 1.0)
             lower_share = np.where(below, lower, np.where(small, lower - spike, q - upper)) / divisor
             upper_share = np.where(below, q - lower, upper) / divisor
-        score = np.where(lower_share < upper_share, ndtri(lower_share), -ndtri(upper_share))
-        slab = m + s * np.where(s > 0.0, score, 0.0)
-        one_sided = [np.minimum(slab, 0.0), np.maximum(slab, 0.0)]
-        return self._finish(np.select([q == 0.0, q == 1.0, below, above], [0.0, slab, *one_sided], 0.0))
+        score = slab.quantile(lower_share, upper_share)
+        one_sided = [np.minimum(score, 0.0), np.maximum(score, 0.0)]
+        return self._finish(np.select([q == 0.0, q == 1.0, below, above], [0.0, score, *one_sided], 0.0))
 
     def interval(
         self, level: ArrayLike, given_active: bool = False
@@ -323,9 +421,8 @@ class SpikeSlab:
         legal = (share >= 0.0) & (share <= 1.0)
         check_entries(legal, "level", share, "lie in [0, 1]", "Pass a probability, not a percentage.")
         tail = (1.0 - share) / 2.0
-        dist = SpikeSlab(np.ones_like(self.prob_active), self.slab_mean, self.slab_var) if given_active else self
-        mirrored = SpikeSlab(dist.prob_active, -dist.slab_mean, dist.slab_var)
-        return dist.quantile(tail), 0.0 - mirrored.quantile(tail)
+        dist = self._affine(np.ones_like(self.prob_active), 1.0) if given_active else self
+        return dist.quantile(tail), 0.0 - dist._mirrored().quantile(tail)
 
     def sample(
         self, n: int, random_state: int | np.random.Generator | np.random.RandomState | None = None
@@ -361,9 +458,8 @@ class SpikeSlab:
             source = random_state
         else:
             source = np.random.default_rng(random_state)
-        q, m, s = self._parameters()
-        active = source.random((size, *self.shape)) < q
-        return self._finish(np.where(active, m + s * source.standard_normal((size, *self.shape)), 0.0))
+        active = source.random((size, *self.shape)) < self.prob_active.astype(np.float64)
+        return self._finish(np.where(active, self._slab().draw(source, (size, *self.shape)), 0.0))
 
     def _parameters(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Probability, slab mean and slab standard deviation in double precision."""
@@ -382,13 +478,6 @@ class SpikeSlab:
             ) from None
         check_entries(~np.isnan(array), name, array, "not be NaN", "Remove or impute missing values.")
         return array
-
-    def _standardise(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Slab z-score; for a slab of zero variance −inf below its point, else +inf."""
-        _, m, s = self._parameters()
-        with np.errstate(over="ignore"):
-            score = (x - m) / np.where(s > 0.0, s, 1.0)
-        return np.where(s > 0.0, score, np.where(x >= m, np.inf, -np.inf))
 
     def _finish(self, values: NDArray[np.float64]) -> NDArray[np.floating]:
         """Cast a result to the dtype of the parameters; a single number becomes a NumPy scalar."""

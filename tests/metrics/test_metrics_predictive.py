@@ -315,3 +315,40 @@ class TestInput:
             assert tracemalloc.get_traced_memory()[1] < 4 * codes.nbytes
         finally:
             tracemalloc.stop()
+
+
+class TestMixtureSlabs:
+    def dist(self, n=40):
+        random = np.random.default_rng(3)
+        weight = random.dirichlet(np.ones(3), n)
+        std = np.exp(random.normal(-0.5, 1.0, (n, 3)))
+        return SpikeSlab(random.random(n), random.normal(0, 1, (n, 3)), std**2, slab_weight=weight)
+
+    def test_scores_of_one_part_are_those_of_a_gaussian(self):
+        single = SpikeSlab([0.2, 0.9], [1.0, -2.0], [0.5, 3.0])
+        mixed = SpikeSlab([0.2, 0.9], [[1.0], [-2.0]], [[0.5], [3.0]], slab_weight=[1.0])
+        B = np.array([[0.0, 0.0], [0.4, -3.0]])
+        for score in (crps, log_score):
+            np.testing.assert_allclose(score(mixed, B, average=False), score(single, B, average=False), rtol=1e-13)
+        np.testing.assert_allclose(pit(mixed, B, 0), pit(single, B, 0), rtol=1e-13)
+        assert interval_width(mixed) == pytest.approx(interval_width(single), rel=1e-12)
+        assert variance_ratio(mixed, B) == pytest.approx(variance_ratio(single, B), rel=1e-12)
+
+    def test_crps_is_the_integral_of_squared_differences_of_distribution_functions(self):
+        dist = self.dist(4)
+        grid = np.linspace(-40.0, 40.0, 400_001)
+        for code in (0.0, 0.7):
+            error = np.square(dist.cdf(grid[:, None]) - (grid[:, None] >= code))
+            expected = np.trapezoid(error, grid, axis=0)
+            np.testing.assert_allclose(crps(dist, np.full(4, code), average=False), expected, atol=3e-4)
+
+    def test_calibrated_mixtures_have_uniform_pit_and_covering_intervals(self):
+        dist = self.dist()
+        B = dist.sample(2000, random_state=0)
+        assert kstest(pit(dist, B, 0).ravel(), "uniform").pvalue > 0.001
+        assert pit_coverage(dist, B, 0.5, random_state=0) == pytest.approx(0.5, abs=0.008)
+        assert support_coverage(dist, B, 0.9, given_active=True) == pytest.approx(0.9, abs=0.008)
+        assert coverage(dist, B, 0.9) >= 0.895
+        low, high = dist.interval(0.9)
+        assert interval_width(dist, 0.9) == pytest.approx(np.mean(high - low), rel=1e-12)
+        assert log_score(dist, B) == pytest.approx(-np.mean(dist.log_prob(B)), rel=1e-12)

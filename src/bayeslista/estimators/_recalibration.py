@@ -14,6 +14,7 @@ from scipy.special import expit, logit
 
 from bayeslista.distributions import SpikeSlab
 from bayeslista.metrics.forecasts import ForecastBlock, tails
+from bayeslista.numerics.slabs import MixtureSlab
 
 METHODS = ("isotonic", "logistic")
 
@@ -58,8 +59,7 @@ class Recalibration(NamedTuple):
         """Recalibrate a prediction of the model."""
         dtype = dist.prob_active.dtype
         prob_active = self.activity.apply(dist.prob_active.astype(np.float64)).astype(dtype)
-        slab_var = dist.slab_var.astype(np.float64) * self.slab_scale**2 + self.least_var
-        return SpikeSlab(prob_active, dist.slab_mean * dtype.type(self.slab_gain), slab_var.astype(dtype))
+        return dist._affine(prob_active, self.slab_gain, self.slab_scale, self.least_var)
 
     def interval(self, dist: SpikeSlab, level: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Conformal interval around a prediction of the model, before recalibration."""
@@ -67,8 +67,7 @@ class Recalibration(NamedTuple):
         rank = min(int((n + 1) * (1.0 - level) * (1.0 + 1e-12)), n)  # 0.1 · 210 is to be 21
         least = self.tails[rank - 1] if rank > 0 else np.zeros(self.tails.shape[1:])
         half = np.minimum(least, 0.5) * (1.0 - 1e-12)  # a true code at the very end is to be inside
-        mirrored = SpikeSlab(dist.prob_active, -dist.slab_mean, dist.slab_var)
-        return dist.quantile(half), 0.0 - mirrored.quantile(half)
+        return dist.quantile(half), 0.0 - dist._mirrored().quantile(half)
 
 
 def fit_recalibration(dist: SpikeSlab, codes: NDArray[np.floating], method: str) -> Recalibration:
@@ -76,7 +75,8 @@ def fit_recalibration(dist: SpikeSlab, codes: NDArray[np.floating], method: str)
     prob, mean, var = (part.astype(np.float64) for part in (dist.prob_active, dist.slab_mean, dist.slab_var))
     code = codes.astype(np.float64)
     active = code != 0.0
-    lower, upper = tails(ForecastBlock(prob, mean, np.sqrt(var), code))
+    slab = dist._slab()
+    lower, upper = tails(ForecastBlock(prob, mean, np.sqrt(var), code, slab if isinstance(slab, MixtureSlab) else None))
     return Recalibration(
         _fit_activity(prob.ravel(), active.ravel(), method),
         *_fit_slab(code[active], mean[active], var[active]),

@@ -289,7 +289,7 @@ class BaseSparseCoder(
     ) -> tuple[NDArray[Any], ...]:
         """Arrays that a function computes of validated rows, with the shape of the codes of `fit`."""
         arrays = fill(*self._by_batches(function, X, batch_size))
-        return tuple(values.reshape(len(values), *self._code_shape) for values in arrays)
+        return tuple(values.reshape(len(values), *self._code_shape, *values.shape[2:]) for values in arrays)
 
     def _sparse_in_batches(
         self, function: Callable[[_Rows], NDArray[Any]], X: ArrayLike, batch_size: int | None

@@ -214,11 +214,7 @@ class DistributionalSparseCoder(BaseSparseCoder):
     def _dist_in_batches(
         self, function: Callable[[_Rows], SpikeSlab], X: ArrayLike, batch_size: int | None
     ) -> SpikeSlab:
-        def parameters(Y: _Rows) -> tuple[NDArray[Any], ...]:
-            dist = function(Y)
-            return dist.prob_active, dist.slab_mean, dist.slab_var
-
-        return SpikeSlab._of(*self._in_batches(parameters, X, batch_size))
+        return SpikeSlab._of(*self._in_batches(lambda Y: function(Y)._arrays(), X, batch_size))
 
 
 def _probable(dist: SpikeSlab) -> NDArray[Any]:

@@ -161,15 +161,16 @@ class SpikeSlabEngines(DistributionalSparseCoder):
             answers = model._answers(Y)
             dist = model._own_dist_of(answers)
             dist = dist if model.recalibration_ is None else model.recalibration_.apply(dist)
-            parts = dist.prob_active, dist.slab_mean, dist.slab_var
-            return (*parts, *answers.check, answers.sampled, answers.failed)
+            return (*answers.check, answers.sampled, answers.failed, *dist._arrays())
 
         _, found = BaseSparseCoder._by_batches(model, columns, X, None)
         parts = [np.concatenate(column) for column in zip(*(part for _, part in found), strict=True)]
-        dist = SpikeSlab._of(*(part.reshape(len(part), *model._code_shape) for part in parts[:3]))
-        engine = np.where(parts[7], "exact", model.mode if model._learner.base is None else "gaussian base")
+        n_checks = len(PredictiveCheck._fields)
+        checks, (sampled, failed), arrays = parts[:n_checks], parts[n_checks : n_checks + 2], parts[n_checks + 2 :]
+        dist = SpikeSlab._of(*(part.reshape(len(part), *model._code_shape, *part.shape[2:]) for part in arrays))
+        engine = np.where(sampled, "exact", model.mode if model._learner.base is None else "gaussian base")
         return dist, pd.DataFrame(
-            dict(zip(PredictiveCheck._fields, parts[3:7], strict=True)) | {"engine": engine, "failed": parts[8]}
+            dict(zip(PredictiveCheck._fields, checks, strict=True)) | {"engine": engine, "failed": failed}
         )
 
     def sample(self, X: ArrayLike, n_draws: int = 100) -> np.ndarray:

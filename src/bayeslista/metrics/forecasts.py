@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
 
-from bayeslista.distributions import SpikeSlab
+from bayeslista.distributions import SlabParts, SpikeSlab
 from bayeslista.numerics.checks import as_real, check_entries, check_probability, check_range
+from bayeslista.numerics.slabs import GaussianSlab, MixtureSlab, Slab
 
 Forecast = SpikeSlab | tuple[ArrayLike, ArrayLike] | ArrayLike
 """A `SpikeSlab`, ``(mean, std)`` of a Gaussian, or samples whose first axis are the draws."""
@@ -29,6 +29,7 @@ class ForecastParameters(NamedTuple):
     slab_mean: NDArray[np.floating]
     scale: NDArray[np.floating]
     atom: bool
+    parts: SlabParts | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,6 +55,12 @@ class ForecastBlock(NamedTuple):
     slab_mean: Floats
     slab_std: Floats
     code: Floats
+    parts: MixtureSlab | None = None
+
+    @property
+    def slab(self) -> Slab:
+        """The slab, one Gaussian or a mixture."""
+        return self.parts or GaussianSlab(self.slab_mean, self.slab_std)
 
 
 class Tails(NamedTuple):
@@ -66,7 +73,8 @@ class Tails(NamedTuple):
 def read_forecast(forecast: Forecast) -> ForecastParameters | Samples:
     """Validate a prediction."""
     if isinstance(forecast, SpikeSlab):
-        return ForecastParameters(forecast.prob_active, forecast.slab_mean, forecast.slab_var, True)
+        moments = forecast.prob_active, forecast.slab_mean, forecast.slab_var
+        return ForecastParameters(*moments, True, forecast.slab_parts)
     if isinstance(forecast, tuple):
         if len(forecast) != 2:
             raise ValueError(
@@ -134,7 +142,7 @@ def moment_blocks(
         for draws, code in sample_blocks(read, codes):
             yield draws.mean(axis=0), draws.var(axis=0, ddof=1), code
     else:
-        for q, m, s, code in blocks(read, codes):
+        for q, m, s, code, _ in blocks(read, codes):
             yield q * m, q * s * s + q * (1.0 - q) * m * m, code
 
 
@@ -182,8 +190,18 @@ def blocks(read: ForecastParameters, codes: NDArray[np.floating]) -> Iterator[Fo
         order="C",
         buffersize=_BLOCK,
     )
+    parts = None
+    if read.parts is not None:
+        shape, n_parts = np.broadcast_shapes(read.shape, codes.shape), read.parts.mean.shape[-1]
+        parts = [np.broadcast_to(part, (*shape, n_parts)).reshape(-1, n_parts) for part in read.parts]
+    begin = 0
     for q, m, scale, b in walk:
-        yield ForecastBlock(q, m, np.sqrt(scale) if read.atom else scale, b)
+        mixture = None
+        if parts is not None:
+            weight, mean, var = (part[begin : begin + q.size].astype(np.float64) for part in parts)
+            mixture = MixtureSlab(weight, mean, np.sqrt(var))
+        begin += q.size
+        yield ForecastBlock(q, m, np.sqrt(scale) if read.atom else scale, b, mixture)
 
 
 def sample_blocks(samples: Samples, codes: NDArray[np.floating]) -> Iterator[tuple[Floats, Floats]]:
@@ -200,21 +218,17 @@ def sample_blocks(samples: Samples, codes: NDArray[np.floating]) -> Iterator[tup
 
 def lower_tail(block: ForecastBlock) -> tuple[Floats, Floats]:
     """``P(β ≤ b)`` and ``P(β = b)`` of the true codes."""
-    q, m, s, b = block
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        z = (b - m) / s
-    atom = np.where(b == 0.0, 1.0 - q, 0.0)
-    narrow = s == 0.0
-    if narrow.any():
-        z[narrow] = np.where(b >= m, np.inf, -np.inf)[narrow]
-        atom += np.where(narrow & (b == m), q, 0.0)
-    return q * ndtr(z) + np.where(b >= 0.0, 1.0 - q, 0.0), atom
+    q, b, slab = block.prob_active, block.code, block.slab
+    points = slab.point_mass(b)
+    atom = np.where(b == 0.0, 1.0 - q, 0.0) + q * points
+    return q * slab.lower(b) + np.where(b >= 0.0, 1.0 - q, 0.0), atom
 
 
 def tails(block: ForecastBlock) -> Tails:
     """``P(β ≤ b)`` and ``P(β ≥ b)`` of the true codes, both with full relative precision."""
-    q, m, s, b = block
-    return Tails(lower_tail(block)[0], lower_tail(ForecastBlock(q, -m, s, -b))[0])
+    q, m, s, b, parts = block
+    mirrored = None if parts is None else parts.mirrored()
+    return Tails(lower_tail(block)[0], lower_tail(ForecastBlock(q, -m, s, -b, mirrored))[0])
 
 
 def sample_tails(draws: Floats, code: Floats, given_active: bool = False) -> Tails:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 from sklearn.utils import check_random_state
 
+from bayeslista.distributions import SpikeSlab
 from bayeslista.metrics.forecasts import (
     Floats,
     Forecast,
@@ -44,7 +45,6 @@ __all__ = [
 ]
 
 _HALF_LOG_TWO_PI = 0.5 * np.log(2.0 * np.pi)
-_ROOT_TWO_OVER_PI, _ROOT_PI = np.sqrt(2.0 / np.pi), np.sqrt(np.pi)
 
 
 def pit(dist: Forecast, B: ArrayLike, random_state: Any = None) -> NDArray[np.float64]:
@@ -226,8 +226,12 @@ def interval_width(dist: Forecast, level: float = 0.9) -> float:
             low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0, method="inverted_cdf")
             total += float(np.sum(high - low))
     else:
-        for q, m, s, _ in blocks(read, codes):
-            total += float(np.sum(_widths(q, m, s, tail)))
+        for q, m, s, _, parts in blocks(read, codes):
+            if parts is None:
+                total += float(np.sum(_widths(q, m, s, tail)))
+            else:
+                low, high = SpikeSlab(q, parts.mean, parts.std**2, parts.weight).interval(2.0 * (0.5 - tail))
+                total += float(np.sum(high - low))
     return total / _size(read, codes)
 
 
@@ -280,11 +284,12 @@ def crps(dist: Forecast, B: ArrayLike, average: bool) -> Any: ...
 def crps(dist: Forecast, B: ArrayLike, average: bool = True) -> Any:
     r"""Continuous ranked probability score: :math:`E|x - \beta| - \tfrac12 E|x - x'|` for draws x, x' of a prediction.
 
-    For a spike and slab, with :math:`A(\mu, v)` the mean of :math:`|N(\mu, v)|`, it is
+    For a spike and a Gaussian slab, with :math:`A(\mu, v)` the mean of :math:`|N(\mu, v)|`, it is
 
     .. math:: (1-q)|\beta| + q\,[A(\beta - m, v) - A(m, v)] + q^2\,[A(m, v) - \sqrt{v/\pi}].
 
-    It is strictly proper, has the unit of the codes, and is the absolute error of a point prediction.
+    A mixture has sums over its parts, and pairs of them, instead. The score is strictly proper, has the unit of the
+    codes, and is the absolute error of a point prediction.
 
     Parameters
     ----------
@@ -451,7 +456,10 @@ def _widths(q: Floats, m: Floats, s: Floats, tail: float) -> Floats:
 
 
 def _log_losses(block: ForecastBlock) -> Floats:
-    q, m, s, b = block
+    q, m, s, b, parts = block
+    if parts is not None:
+        with np.errstate(divide="ignore"):
+            return np.where(b == 0.0, -np.log1p(-q), -np.log(q) - parts.log_density(b))
     point, zero = s == 0.0, b == 0.0
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         loss = 0.5 * np.square((b - m) / s) + np.log(s) + (_HALF_LOG_TWO_PI - np.log(q))
@@ -463,18 +471,10 @@ def _log_losses(block: ForecastBlock) -> Floats:
     return loss
 
 
-def _mean_size(mu: Floats, s: Floats) -> Floats:
-    """Mean of ``|N(mu, s²)|``."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        z = np.abs(mu) / s
-        size = np.abs(mu) * (1.0 - 2.0 * ndtr(-z)) + s * (_ROOT_TWO_OVER_PI * np.exp(-0.5 * z * z))
-    return np.where(s == 0.0, np.abs(mu), size)
-
-
 def _crps(block: ForecastBlock) -> Floats:
-    q, m, s, b = block
-    size = _mean_size(m, s)
-    return (1.0 - q) * np.abs(b) + q * (_mean_size(b - m, s) - size) + q * q * (size - s / _ROOT_PI)
+    q, b, slab = block.prob_active, block.code, block.slab
+    size = slab.distance(0.0)
+    return (1.0 - q) * np.abs(b) + q * (slab.distance(b) - size) + q * q * (size - 0.5 * slab.difference())
 
 
 def _sample_crps(draws: Floats, code: Floats) -> Floats:

@@ -239,7 +239,10 @@ def _mean_and_interval(
         tail = (1.0 - level) / 2.0
         low, high = np.quantile(read.draws, [tail, 1.0 - tail], axis=0, method="inverted_cdf")
         return read.draws.mean(axis=0), (low, high)
-    parts = SpikeSlab(read.prob_active, read.slab_mean, read.scale if read.atom else np.square(read.scale))
+    if read.parts is not None:
+        parts = SpikeSlab(read.prob_active, read.parts.mean, read.parts.var, read.parts.weight)
+    else:
+        parts = SpikeSlab(read.prob_active, read.slab_mean, read.scale if read.atom else np.square(read.scale))
     return parts.mean(), parts.interval(level)
 
 

@@ -113,8 +113,7 @@ def _evaluate(model: Any, X: ArrayLike, y: ArrayLike) -> Evaluation:
     shape = (len(codes), codes.size // len(codes))
     if not isinstance(predicted, SpikeSlab):
         return Evaluation(codes.reshape(shape), predicted.reshape(shape).astype(np.float64), None)
-    parts = (part.reshape(shape) for part in (predicted.prob_active, predicted.slab_mean, predicted.slab_var))
-    distribution = SpikeSlab(*parts)
+    distribution = predicted._reshape(shape)
     return Evaluation(codes.reshape(shape), distribution.mean().astype(np.float64), distribution)
 
 

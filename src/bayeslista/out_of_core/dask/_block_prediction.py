@@ -26,7 +26,8 @@ class SpikeSlabBlocks(NamedTuple):
     Attributes
     ----------
     prob_active, slab_mean, slab_var : dask array of shape (n_samples, n_components) or (n_samples,)
-        What `bayeslista.SpikeSlab` takes once they are computed, together, by ``dask.compute(*blocks)``.
+        What `bayeslista.SpikeSlab` takes once they are computed, together, by ``dask.compute(*blocks)``. Of a slab that
+        is a mixture, its mean and variance.
 
     Examples
     --------
