@@ -180,7 +180,6 @@ class SpikeSlab:
         self, prob_active: NDArray[np.floating], gain: float, scale: float = 1.0, added_var: float = 0.0
     ) -> "SpikeSlab":
         """Another probability, means times a gain, variances times the square of a scale plus a number."""
-
         _, mean, var = self.slab_parts or (None, self.slab_mean, self.slab_var)
         new_var = (var.astype(np.float64) * scale**2 + added_var).astype(var.dtype)
         weight = None if self.slab_parts is None else self.slab_parts.weight

@@ -12,6 +12,7 @@ from bayeslista.datasets import make_sparse_codes
 from bayeslista.metrics import nmse
 from bayeslista.spike_slab import checked_answers
 from bayeslista.spike_slab.config import CHECKS
+from bayeslista.spike_slab.fitting import SpikeSlabLearner
 from bayeslista.spike_slab.predictive_check import check_answers, widen
 
 
@@ -104,6 +105,21 @@ class TestPrediction:
         assert answers.failed.all()
         plain = learner.output(np.array([[3.0, -3.0]]))
         assert answers.prob_active * answers.slab_mean == pytest.approx(plain[0] * plain[1], abs=1e-9)
+
+    def test_layers_whose_squares_overflow_give_way_to_the_prior(self, coherent, monkeypatch):
+        X, Y, _ = coherent
+        net = model("fast", X, prob_active=0.12, slab_var=2.0)
+        plain = SpikeSlabLearner.output
+
+        def diverged(self, Y):
+            answers = plain(self, Y)
+            answers[1][0], answers[2][0] = [-1e200, 1e200] * 12, 1e190
+            return answers
+
+        monkeypatch.setattr(SpikeSlabLearner, "output", diverged)
+        with pytest.warns(NumericalWarning, match="answers leave more"):
+            dist = net.predict_dist(Y)[0]
+        assert np.allclose((dist.prob_active, dist.slab_mean, dist.slab_var), np.array([[0.12], [0.0], [2.0]]))
 
     def test_few_answers_on_a_random_matrix_fail(self):
         data = make_sparse_codes(n_train=1, n_test=300, n_observed=30, n_components=40, random_state=0)

@@ -31,6 +31,15 @@ def checked_answers(learner: SpikeSlabLearner, Y: NDArray[Any], n_jobs: int | No
     parts: Any = tuple(np.array(part) for part in learner.output(Y))
     size = learner.usual_size(Y)
     check = check_moments(learner, Y, parts[0], parts[1], parts[2], size)
+    _, _, _, prior_prob, slab, _ = learner.learned
+    prior_mean = slab.weight @ slab.mean
+    prior_var = slab.weight @ (slab.var + slab.mean**2) - prior_mean**2
+    lost = check.overflowed()
+    if lost.any():  # layers that diverged: the prior answers, and the check fails
+        for part, prior_part in zip(
+            parts, (prior_prob, size[lost] * prior_mean, size[lost] ** 2 * prior_var), strict=True
+        ):
+            part[lost] = prior_part
     sampled, failed = np.zeros(len(Y), bool), check.failed(most_energy(learner))
     if learner.base is not None:  # calibrated on held-out pairs, for another model than that of the check
         return CheckedAnswers(parts[0], parts[1], parts[2], check, sampled, np.zeros(len(Y), bool))
@@ -50,14 +59,8 @@ def checked_answers(learner: SpikeSlabLearner, Y: NDArray[Any], n_jobs: int | No
         sampled[worst] = True
         failed = check.failed(most_energy(learner))
     if failed.any():
-        _, _, _, prob_active, slab, _ = learner.learned
-        slab_var = slab.weight @ (slab.var + slab.mean**2) - (slab.weight @ slab.mean) ** 2
         wider = widen(
-            check.chi_square[failed],
-            parts[0][failed],
-            parts[2][failed] / size[failed] ** 2,
-            prob_active,
-            slab_var,
+            check.chi_square[failed], parts[0][failed], parts[2][failed] / size[failed] ** 2, prior_prob, prior_var
         )
         # The mean of the answer stays.
         parts[1][failed] *= parts[0][failed] / np.maximum(wider[0], np.finfo(np.float64).tiny)
@@ -81,10 +84,11 @@ def check_moments(
 ) -> PredictiveCheck:
     """The check of spikes and slabs under the learned model, of signals that were scaled down by their size."""
     X, covariance, noise_var, prior_prob, slab, _ = learner.learned
-    mean = prob_active * slab_mean
-    var = prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
     power = prior_prob * (slab.weight @ (slab.var + slab.mean**2))
-    return check_answers(Y / size, mean / size, var / np.square(size), X, noise_var, power, covariance)
+    with np.errstate(over="ignore", invalid="ignore"):  # squares of layers that diverged are infinite
+        mean = prob_active * slab_mean
+        var = prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
+        return check_answers(Y / size, mean / size, var / np.square(size), X, noise_var, power, covariance)
 
 
 def join_answers(parts: list[CheckedAnswers]) -> CheckedAnswers:

@@ -28,6 +28,10 @@ class PredictiveCheck(NamedTuple):
         unexplained = (self.tail_probability < CHECKS.tail_probability) & (self.chi_square > 1)
         return unexplained | (self.energy > most_energy)
 
+    def overflowed(self) -> NDArray[np.bool_]:
+        """Whether the squares of an answer are no finite numbers."""
+        return ~np.isfinite(self.chi_square) | ~np.isfinite(self.energy) | ~np.isfinite(self.posterior_variance_ratio)
+
 
 def check_answers(
     Y: NDArray[Any],
@@ -50,6 +54,7 @@ def check_answers(
         design_var = np.sum((mean @ design_covariance) * mean, axis=1) + var @ np.diag(design_covariance)
         noise = noise * (1 + design_var[:, None])
     chi_square = np.mean(residual**2 / noise, axis=1)
+    chi_square[np.isnan(chi_square)] = np.inf
     power = np.broadcast_to(np.asarray(prior_power, np.float64), D)
     return PredictiveCheck(
         chi_square,
