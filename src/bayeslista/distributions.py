@@ -88,7 +88,7 @@ class SpikeSlab:
     array(0.5)
     >>> wide = SpikeSlab(0.5, [0.0, 0.0], [1.0, 9.0], slab_weight=[0.5, 0.5])
     >>> float(wide.var()), float(wide.quantile(0.95).round(2))
-    (2.5, 2.74)
+    (2.5, 2.58)
     """
 
     prob_active: NDArray[np.floating]
