@@ -46,6 +46,24 @@ def test_exact_mode_learns_by_it_the_same_bits_for_a_seed():
     assert first.noise_std_**2 == pytest.approx(TRUE[1], rel=0.5)
 
 
+def test_the_slab_is_a_mixture_where_values_are_enough():
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((30, 40))
+    codes = np.where(rng.random((60, 40)) < 0.15, rng.exponential(1.0, (60, 40)) + 1.0, 0.0)
+    Y = codes @ X.T + 0.1 * rng.standard_normal((60, 30))
+    slab = draw_hyperparameters(X, Y, (None, None, None), np.random.default_rng(0), n_sweeps=60).slab
+    values = codes[codes != 0]
+    # Mean 2 and variance 1; small values that the first, symmetric slab explained leave it slowly: 0.0 to 0.3 too low, and
+    # 0.0 to 0.7 too wide, of the data of three seeds.
+    mean = slab.weight @ slab.mean
+    assert mean == pytest.approx(values.mean(), abs=0.4)
+    assert 0.7 < (slab.weight @ (slab.var + slab.mean**2) - mean**2) / values.var() < 2.5
+    few = draw_hyperparameters(X, Y[:3], (None, None, None), np.random.default_rng(0), n_sweeps=60)
+    assert few.slab.mean.tolist() == [0.0]
+    held = draw_hyperparameters(X, Y, (None, None, 2.0), np.random.default_rng(0), n_sweeps=12)
+    assert held.slab.var.tolist() == [2.0]
+
+
 def test_observations_of_zeros_give_finite_parameters():
     found = draw_hyperparameters(np.eye(3), np.zeros((4, 3)), (None, None, None), np.random.default_rng(0), n_sweeps=20)
     assert np.isfinite(found[:3]).all()

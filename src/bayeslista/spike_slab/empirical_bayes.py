@@ -18,6 +18,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 __all__ = [
+    "ENOUGH_FOR_A_MIXTURE",
     "MatrixPosterior",
     "SlabMixture",
     "Statistics",
@@ -29,6 +30,7 @@ __all__ = [
     "noise_given_matrix",
     "observed_slab",
     "simulate_pairs",
+    "slab_histogram",
 ]
 
 _Floats = NDArray[np.float64]
@@ -38,7 +40,7 @@ _BINS = 2 * _OCTAVES * _STEPS_PER_OCTAVE  # for either sign
 _RIDGES = np.logspace(-14, 6, 81)
 _REFINEMENTS = np.logspace(-0.25, 0.25, 21)
 _RESIDUAL_FLOOR = 1e-14  # of the observations' power, below which rounding decides
-_ENOUGH_FOR_A_MIXTURE = 60
+ENOUGH_FOR_A_MIXTURE = 60
 _LEAST_GAIN = 0.01  # of log likelihood a value, for a part of the slab to be worth its time
 _EM_STEPS = 150
 _NARROWEST_PART = 1e-4  # variance of a part of the slab, in units of its mean square
@@ -76,8 +78,6 @@ class SlabMixture(NamedTuple):
 def gather_statistics(Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) -> Statistics:
     """Sums over pairs, in double precision."""
     observations, codes = np.asarray(Y, np.float64), np.asarray(B, np.float64)
-    values = codes[codes != 0.0]
-    histogram = [np.bincount(_bins(values), weight, 2 * _BINS) for weight in (np.ones_like(values), values, values**2)]
     return Statistics(
         np.array(float(len(codes))),
         observations.sum(axis=0),
@@ -86,8 +86,14 @@ def gather_statistics(Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) 
         observations.T @ codes,
         codes.T @ codes,
         np.sum(codes != 0.0, axis=0).astype(np.float64),
-        np.array(histogram),
+        slab_histogram(codes),
     )
+
+
+def slab_histogram(codes: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "3 bins"]:
+    """Count, sum and sum of squares of the coefficients that are not zero, in each bin."""
+    values = codes[codes != 0.0]
+    return np.array([np.bincount(_bins(values), part, 2 * _BINS) for part in (np.ones_like(values), values, values**2)])
 
 
 def add_statistics(first: Statistics, *others: Statistics) -> Statistics:
@@ -168,7 +174,7 @@ def fit_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
     mean = float(count @ place) / n_values
     var = max(power - mean**2, _NARROWEST_PART * power)
     single = SlabMixture(np.ones(1), np.array([mean]), np.array([var]))
-    if n_values < _ENOUGH_FOR_A_MIXTURE:
+    if n_values < ENOUGH_FOR_A_MIXTURE:
         return single
     std, best, best_score, price = np.sqrt(var), single, np.inf, np.log(n_values) + 2 * _LEAST_GAIN * n_values / 3
     starts = [

@@ -128,7 +128,7 @@ class SpikeSlabLearner:
 
         X = np.asarray(self.assumed.design_matrix, np.float64)
         found = draw_hyperparameters(X, np.asarray(Y, np.float64), self.assumed[1:4], random)
-        slab = single_slab(found.slab_var)
+        slab = found.slab
         if self.mode == "exact":
             self.learned = Learned(X, None, found.noise_var, found.prob_active, slab, slab)
             return

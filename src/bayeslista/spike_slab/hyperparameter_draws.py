@@ -8,6 +8,8 @@ A sweep draws the support and values of every signal by the jump process, then e
     \tau \sim IG(\tfrac{k + w}{2}, \tfrac{\sum b^2 + w\tau_0}{2})
 
 with k active coefficients in all; the prior of p has the weight of a signal without any, that of τ of w coefficients.
+Where values are enough to say, a mixture of Gaussians takes the place of τ after the discarded sweeps (stochastic EM
+[Celeux and Diebolt, 1985]): it is fitted to the values drawn in a stretch of sweeps, and used in the next.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayeslista.spike_slab.chains import draw_values, new_state
+from bayeslista.spike_slab.empirical_bayes import ENOUGH_FOR_A_MIXTURE, SlabMixture, fit_slab, slab_histogram
 from bayeslista.spike_slab.exact import SlabOdds, slab_odds
+from bayeslista.spike_slab.hyperparameters import single_slab
 from bayeslista.spike_slab.jump_process import rebuild, run
 
 # Of 100 coefficients in four seconds; standard deviations of 0.01 to 0.03 of log noise and log P(active). Of more
@@ -31,28 +35,36 @@ PRIOR_WEIGHT = 0.5
 
 
 class Hyperparameters(NamedTuple):
-    """P(active), noise variance and slab variance: geometric means of draws, and standard deviations of their logs."""
+    """P(active), noise variance and slab: geometric means of draws, and standard deviations of their logs."""
 
     prob_active: float
     noise_var: float
-    slab_var: float
+    slab_var: float  # of a single Gaussian, which comes before the mixture
     log_std: NDArray[np.float64]
+    slab: SlabMixture
 
 
 def _draw_codes(
-    G: NDArray[Any], H: NDArray[Any], prior: SlabOdds, state: Any, random: NDArray[np.uint64], codes: NDArray[Any]
+    G: NDArray[Any],
+    H: NDArray[Any],
+    prior: SlabOdds,
+    state: Any,
+    random: NDArray[np.uint64],
+    codes: NDArray[Any],
+    parts: NDArray[np.int64],
 ) -> None:
-    """Advance the chain of each signal from the support of its codes, and draw new ones."""
+    """Advance the chain of each signal from the support of its codes, and draw new ones and their parts of the slab."""
     work, nothing = np.empty(len(G)), np.zeros((3, len(G)))
-    for h, code in zip(H, codes, strict=True):
+    for h, code, part in zip(H, codes, parts, strict=True):
         support = np.flatnonzero(code)
         state.active[0] = len(support)
         state.active[1 : 1 + len(support)] = support
-        state.component[:] = 0
+        state.component[:] = part
         rebuild(G, h, prior, state, work)
         run(MOST_MOVES, DURATION, 1.0, G, h, prior, state, random, nothing)
         code[:] = 0.0
         draw_values(state, random, code)
+        part[:] = state.component
 
 
 def draw_hyperparameters(
@@ -73,13 +85,16 @@ def draw_hyperparameters(
     values = [start if value is None else float(value) for start, value in zip(starts, given, strict=True)]
     first_slab = values[2]
     gram, products = X.T @ X, Y @ X
-    codes, state = np.zeros((n, D)), new_state(D)
+    codes, parts, state = np.zeros((n, D)), np.zeros((n, D), np.int64), new_state(D)
     bits = random.integers(2**63, size=4).astype(np.uint64)
-    draws = []
-    for _ in range(n_sweeps):
+    slab: SlabMixture | None = None  # until values are enough for it, the Gaussian of variance τ
+    seen, draws = slab_histogram(codes), []
+    burn, stretch = n_sweeps // 3, max(n_sweeps // 6, 1)
+    for sweep in range(n_sweeps):
         prob_active, noise_var, slab_var = values
-        prior: SlabOdds = slab_odds(prob_active, 1.0, 0.0, slab_var, D)
-        _draw_codes(gram / noise_var, products / noise_var, prior, state, bits, codes)
+        used = single_slab(slab_var) if slab is None else slab
+        prior: SlabOdds = slab_odds(prob_active, used.weight, used.mean, used.var, D)
+        _draw_codes(gram / noise_var, products / noise_var, prior, state, bits, codes, parts)
         n_active, energy = np.count_nonzero(codes), float(np.sum(codes**2))
         residual = float(np.sum((Y - codes @ X.T) ** 2))
         drawn = (
@@ -89,7 +104,13 @@ def draw_hyperparameters(
         )
         values = [new if value is None else float(value) for new, value in zip(drawn, given, strict=True)]
         draws.append(values)
-    logs: Any = np.log(np.array(draws)[n_sweeps // 3 :])
+        # Stochastic EM: the mixture that suits the values of the last stretch best.
+        if given[2] is None and sweep >= burn - stretch:
+            seen = seen + slab_histogram(codes) / stretch
+            if (sweep + 1 - burn) % stretch == 0:
+                slab = fit_slab(seen) if seen[0].sum() >= ENOUGH_FOR_A_MIXTURE else None
+                seen, parts[:] = np.zeros_like(seen), 0
+    logs: Any = np.log(np.array(draws)[burn:])
     means = map(float, np.exp(logs.mean(axis=0)))
     found = [new if value is None else float(value) for new, value in zip(means, given, strict=True)]
-    return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0))
+    return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0), slab or single_slab(found[2]))
