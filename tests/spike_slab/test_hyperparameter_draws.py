@@ -53,8 +53,8 @@ def test_the_slab_is_a_mixture_where_values_are_enough():
     Y = codes @ X.T + 0.1 * rng.standard_normal((60, 30))
     slab = draw_hyperparameters(X, Y, (None, None, None), np.random.default_rng(0), n_sweeps=60).slab
     values = codes[codes != 0]
-    # Small values that the first, symmetric slab explained leave it slowly: with the data of three seeds the mean is 0.0
-    # to 0.3 too low, the variance 0.0 to 0.7 too large.
+    # Small values that the first, symmetric slab explained leave it slowly.
+    # With the data of three seeds the mean is up to 0.3 too low, the variance up to 0.7 too large.
     mean = slab.weight @ slab.mean
     assert mean == pytest.approx(values.mean(), abs=0.4)
     assert 0.7 < (slab.weight @ (slab.var + slab.mean**2) - mean**2) / values.var() < 2.5
