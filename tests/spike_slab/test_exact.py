@@ -1,6 +1,7 @@
 """The exact sampler against the sum over all supports, simulation-based calibration, and broken copies of itself."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,14 +10,16 @@ from scipy.stats import chisquare
 from bayeslista.spike_slab import chains, jump_process
 from bayeslista.spike_slab.exact import Budget, sample_posterior, slab_odds
 
-LONG = Budget(tolerance=0.0, first_round=20_000, most_moves=600_000, rounds=100)
+LONG = Budget(tolerance=0.0, first_round=20_000, most_moves=600_000)
+SWEEPS = Budget(tolerance=1.0, largest_r_hat=9.0, least_active=0.0, first_sweeps=200)  # every signal ends after 400
 
 
-def problem(seed=0, K=6, D=7, n=3, n_parts=2):
+def problem(seed=0, K=6, D=7, n=3, n_parts=2, twins=True):
     """Unequal noise, probabilities and slabs, two columns nearly equal, and slabs that are not centred."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((K, D))
-    X[:, 1] = X[:, 0] + 0.2 * rng.standard_normal(K)
+    if twins:
+        X[:, 1] = X[:, 0] + 0.2 * rng.standard_normal(K)
     noise_var = (0.5 * np.exp(0.5 * rng.standard_normal(K))) ** 2
     weight = rng.dirichlet(np.ones(n_parts))
     slab = rng.normal(0, 0.5, (n_parts, D)), rng.uniform(0.3, 3.0, (n_parts, D))
@@ -26,7 +29,7 @@ def problem(seed=0, K=6, D=7, n=3, n_parts=2):
     return X, noise_var, prior, Y
 
 
-def enumerated(X, noise_var, prior, y, beta=1.0):
+def enumerated(X, noise_var, prior, y):
     """P(active), mean and mean square of every coefficient, by the sum over all supports and components."""
     whitened, n_parts, D = X / np.sqrt(noise_var)[:, None], *prior.mean.shape
     G, h = whitened.T @ whitened, whitened.T @ (y / np.sqrt(noise_var))
@@ -38,7 +41,7 @@ def enumerated(X, noise_var, prior, y, beta=1.0):
         A, shift = G[np.ix_(S, S)] + np.diag(precision), h[S] + mean * precision
         E = np.linalg.inv(A)
         evidence = 0.5 * (shift @ E @ shift - np.sum(mean**2 * precision) + np.sum(np.log(precision)))
-        logs.append(np.sum(np.log(prior.odds[parts, S])) + beta * (evidence - 0.5 * np.linalg.slogdet(A)[1]))
+        logs.append(np.sum(np.log(prior.odds[parts, S])) + evidence - 0.5 * np.linalg.slogdet(A)[1])
         found = np.zeros((3, D))
         found[0, S], found[1, S] = 1.0, E @ shift
         found[2, S] = found[1, S] ** 2 + np.diag(E)
@@ -64,9 +67,16 @@ class TestAgainstTheSumOverAllSupports:
         # 300,000 moves a chain; over ten other seeds the largest deviation was 0.006.
         assert error_against_enumeration(seed, n_parts) < 0.012
 
-    def test_tempered_replicas_leave_the_posterior_as_it_is(self):
-        budget = Budget(tolerance=0.0, first_round=5_000, most_moves=900_000, rounds=1, n_temperatures=3)
-        assert error_against_enumeration(2, 1, budget) < 0.02
+    @pytest.mark.parametrize(("seed", "n_parts"), [(2, 1), (3, 2)])
+    def test_moments_of_gibbs_sweeps_agree(self, seed, n_parts):
+        X, noise_var, prior, Y = problem(seed, K=14, n_parts=n_parts, twins=False)
+        budget = replace(SWEEPS, first_sweeps=100_000, most_sweeps=1_000_000)
+        found = sample_posterior(X, noise_var, prior, Y, 1, budget=budget)
+        assert (found.diagnostics.n_sweeps == 400_000).all()
+        assert (found.diagnostics.n_moves == 0).all()
+        error = np.abs(moments_of(found) - np.array([enumerated(X, noise_var, prior, y) for y in Y])).max()
+        # Over ten other seeds at most 0.0044.
+        assert error < 0.009
 
     def test_draws_have_the_moments_of_the_posterior(self):
         X, noise_var, prior, Y = problem(3, n=1)
@@ -106,7 +116,6 @@ class TestBrokenMoves:
                 if hasattr(value, "py_func"):
                     monkeypatch.setattr(module, name, value.py_func)
         monkeypatch.setattr(jump_process, "_exp", np.exp)
-        monkeypatch.setattr(jump_process, "_log", np.log)
         for module in (jump_process, chains):
             monkeypatch.setattr(module, "uniform", lambda random: random.random())
 
@@ -117,7 +126,7 @@ class TestBrokenMoves:
         state, sums = chains.new_state(4), np.zeros((3, 4))
         jump_process.clear(G, h, state)
         random = np.random.default_rng(0)
-        time = jump_process.run(n_moves, np.inf, 1.0, G, h, prior, state, random, sums)
+        time = jump_process.run(n_moves, np.inf, G, h, prior, state, random, sums)
         return np.abs(sums / time - enumerated(X, noise_var, prior, Y[0])).max()
 
     def test_as_it_is(self):
@@ -137,28 +146,6 @@ class TestBrokenMoves:
 
         monkeypatch.setattr(jump_process, "_draw_column", draw)
         assert self.error() > 0.05
-
-    @pytest.mark.parametrize("broken", ["as it is", "always", "wrong sign"])
-    def test_an_exchange_that_accepts_wrongly(self, monkeypatch, broken):
-        original = chains.exchange
-        ladder = np.array([1.0, 0.05])
-        accepted = {"always": np.zeros(2), "wrong sign": ladder[::-1]}
-        if broken != "as it is":
-            monkeypatch.setattr(
-                chains, "exchange", lambda states, order, _, random: original(states, order, accepted[broken], random)
-            )
-        X, noise_var, prior, Y = problem(0, n=1, n_parts=1, D=4, K=4)
-        noise_var = 0.1 * noise_var  # so that temperatures differ much
-        whitened = X / np.sqrt(noise_var)[:, None]
-        G, h = whitened.T @ whitened, whitened.T @ (Y[0] / np.sqrt(noise_var))
-        states, sums = [chains.new_state(4), chains.new_state(4)], np.zeros((3, 4))
-        for state in states:
-            jump_process.clear(G, h, state)
-        random = np.random.default_rng(0)
-        time = chains.advance(1 << 60, 1500.0, G, h, prior, states, np.arange(2), ladder, random, sums)
-        error = np.abs(sums / time - enumerated(X, noise_var, prior, Y[0])).max()
-        # Over three seeds at most 0.006, and at least 0.038 where broken.
-        assert error < 0.02 if broken == "as it is" else error > 0.03
 
     def test_an_update_that_forgets_the_mean(self, monkeypatch):
         original = jump_process.enter
@@ -181,13 +168,14 @@ def prior_draws(rng, prior, n):
     return np.where(rng.random((n, D)) < total / (1 + total), values, 0.0)
 
 
-def test_simulation_based_calibration_is_uniform():
+@pytest.mark.parametrize("budget", [Budget(), SWEEPS], ids=["jumps", "sweeps"])
+def test_simulation_based_calibration_is_uniform(budget):
     # A mixture slab, unequal probabilities and noise, two columns nearly equal.
     rng = np.random.default_rng(0)
     X, noise_var, prior, _ = problem(0, K=8, D=12)
     codes = prior_draws(rng, prior, 200)
     Y = codes @ X.T + np.sqrt(noise_var) * rng.standard_normal((200, 8))
-    draws = sample_posterior(X, noise_var, prior, Y, 0, n_draws=19).draws
+    draws = sample_posterior(X, noise_var, prior, Y, 0, n_draws=19, budget=budget).draws
     statistics = [
         lambda b: (b != 0).sum(axis=-1),
         lambda b: b.sum(axis=-1),
@@ -209,7 +197,7 @@ class TestJointDistribution:
 
     D, TURNS = 3, 20
 
-    def counts(self, n_chains, ladder, seed=0, duration=1.0):
+    def counts(self, n_chains, seed=0, duration=1.0):
         """How often each support with its components is the last of a chain, and its probability under the prior."""
         K, D, n_parts = 3, self.D, 2
         X, noise_var, prior, _ = problem(seed, K=K, D=D, n_parts=n_parts)
@@ -218,15 +206,7 @@ class TestJointDistribution:
         G, rng = whitened.T @ whitened, np.random.default_rng(seed)
         bits, work, sums = rng.integers(2**63, size=4).astype(np.uint64), np.empty(D), np.zeros((3, D))
         choices = list(itertools.product(range(n_parts + 1), repeat=D))
-        states, order = tuple(chains.new_state(D) for _ in ladder), np.arange(len(ladder))
-        found = np.zeros(len(choices))
-
-        def hold(state, choice, h):
-            jump_process.clear(G, h, state)
-            for j, part in enumerate(choice):
-                if part:
-                    jump_process.enter(j, part - 1, G, prior, state, work)
-
+        state, found = chains.new_state(D), np.zeros(len(choices))
         weights = np.concatenate([np.ones((1, D)), prior.odds]) / (1 + prior.odds.sum(axis=0))
         chances = np.array([np.prod([weights[part, j] for j, part in enumerate(choice)]) for choice in choices])
         for first in rng.choice(len(choices), size=n_chains, p=chances):
@@ -236,31 +216,24 @@ class TestJointDistribution:
             codes = np.where(np.array(choice) > 0, codes, 0.0)
             for _ in range(self.TURNS):
                 h = whitened.T @ ((X @ codes) / std + rng.standard_normal(K))
-                # The hotter replica has exactly its distribution given the observation.
-                for r, beta in enumerate(ladder[1:], 1):
-                    logs = []
-                    for each in choices:
-                        hold(states[order[r]], each, h)
-                        logs.append(beta * states[order[r]].log_likelihood[0])
-                    at = chances * np.exp(np.array(logs) - max(logs))
-                    hold(states[order[r]], choices[rng.choice(len(choices), p=at / at.sum())], h)
-                hold(states[order[0]], choice, h)
-                chains.advance(1 << 60, duration, G, h, prior, states, order, ladder, bits, sums)
-                cold = states[order[0]]
-                choice = tuple(int(cold.component[j]) + 1 if cold.position[j] >= 0 else 0 for j in range(D))
+                jump_process.clear(G, h, state)
+                for j, part in enumerate(choice):
+                    if part:
+                        jump_process.enter(j, part - 1, G, prior, state, work)
+                jump_process.run(1 << 60, duration, G, h, prior, state, bits, sums)
+                choice = tuple(int(state.component[j]) + 1 if state.position[j] >= 0 else 0 for j in range(D))
                 codes[:] = 0.0
-                chains.draw_values(cold, bits, codes)
+                chains.draw_values(state, bits, codes)
             found[choices.index(choice)] += 1
         return found, chances * n_chains
 
-    @pytest.mark.parametrize("n_replicas", [1, 2])
     @pytest.mark.slow
-    def test_the_prior_is_left_as_it_is(self, n_replicas):
-        found, expected = self.counts(3000 // n_replicas**2, 0.4 ** np.arange(n_replicas))
+    def test_the_prior_is_left_as_it_is(self):
+        found, expected = self.counts(3000)
         assert chisquare(found, expected).pvalue > 1e-4
 
     def test_the_prior_is_left_as_it_is_by_a_few_chains(self):
-        found, expected = self.counts(400, np.ones(1), duration=0.3)
+        found, expected = self.counts(400, duration=0.3)
         assert chisquare(found, expected).pvalue > 1e-4
 
 
@@ -296,11 +269,11 @@ class TestOneSignal:
         assert (found.diagnostics.n_moves >= 2_000).all()
 
     def test_moments_that_are_no_numbers_become_those_of_the_prior_and_are_counted(self, monkeypatch):
-        def advance(n_moves, duration, G, h, prior, states, order, ladder, random, sums):
+        def run(n_moves, duration, G, h, prior, state, random, sums):
             sums[:] = np.nan
             return 1.0
 
-        monkeypatch.setattr(chains, "advance", advance)
+        monkeypatch.setattr(chains, "run", run)
         X, noise_var, _, Y = problem(8, n=2)
         found = sample_posterior(X, noise_var, slab_odds(0.3, 1.0, 0.5, 2.0, 7), Y, 0, n_draws=3)
         assert np.allclose(found.prob_active, 0.3)
@@ -308,3 +281,19 @@ class TestOneSignal:
         assert np.allclose(found.slab_var, 2.0)
         assert np.isfinite(found.draws).all()
         assert not found.diagnostics.converged.any()
+
+    def test_many_active_columns_are_swept_and_correlated_ones_jump(self):
+        rng = np.random.default_rng(0)
+        X, noise_var, prior = rng.standard_normal((300, 200)), np.full(300, 4.0), slab_odds(0.3, 1.0, 0.0, 1.0, 200)
+        Y = prior_draws(rng, prior, 2) @ X.T + 2.0 * rng.standard_normal((2, 300))
+        found = sample_posterior(X, noise_var, prior, Y, 0, n_draws=10)
+        assert (found.diagnostics.n_sweeps > 0).all()
+        jumps = sample_posterior(X, noise_var, prior, Y, 0, budget=Budget(least_active=np.inf))
+        assert (jumps.diagnostics.n_sweeps == 0).all()
+        means = [each.prob_active * each.slab_mean for each in (found, jumps)]
+        assert np.linalg.norm(means[0] - means[1]) < 0.05 * np.linalg.norm(means[1])
+        assert found.draws.shape == (10, 2, 200)
+        assert np.linalg.norm(found.draws.mean(axis=0) - means[0]) < 0.15 * np.linalg.norm(means[0])
+        copies = np.repeat(X[:, :100], 2, axis=1) + 1e-3 * rng.standard_normal((300, 200))
+        found = sample_posterior(copies, noise_var, prior, Y[:1], 0)
+        assert (found.diagnostics.n_moves > 0).all()

@@ -228,10 +228,10 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         Returns
         -------
         dict of str to ndarray of shape (n_samples,)
-            ``"n_moves"`` of all chains, ``"mean_distance"`` and ``"prob_distance"`` between the two chains (‖a − b‖
-            over ‖a + b‖ of their means and of P(active)), whether they ``"converged"``, whether they were
-            ``"tempered"``, the ``"swap_rate"``, the share of swaps that changed the support, and ``"r_hat"``, the
-            larger of that of the codes and that of their activity.
+            ``"n_moves"`` of both chains of the jump process, or ``"n_sweeps"`` of Gibbs sampling where that was
+            enough; ``"mean_distance"`` and ``"prob_distance"`` between the two chains (‖a − b‖ over ‖a + b‖ of their
+            means and of P(active)), whether they ``"converged"``, the ``"swap_rate"``, the share of swaps that changed
+            the support, and ``"r_hat"``, the larger of that of the codes and that of their activity.
         """
         model = self._ready(X)
         if not model._samples():

@@ -61,7 +61,7 @@ def _draw_codes(
         state.active[1 : 1 + len(support)] = support
         state.component[:] = part
         rebuild(G, h, prior, state, work)
-        run(MOST_MOVES, DURATION, 1.0, G, h, prior, state, random, nothing)
+        run(MOST_MOVES, DURATION, G, h, prior, state, random, nothing)
         code[:] = 0.0
         draw_values(state, random, code)
         part[:] = state.component

@@ -92,7 +92,7 @@ def gibbs(n, duration, G, h, yy, dof, given_odds, frozen, n_free, spec, prior, s
         rebuild(G, scaled, prior, state, work)
         # 1. Support.
         stretch[:] = 0.0
-        run(_MOST_MOVES, duration, 1.0, G, scaled, prior, state, random, stretch)
+        run(_MOST_MOVES, duration, G, scaled, prior, state, random, stretch)
         if state.counts[3] > 0:
             rebuild(G, scaled, prior, state, work)
         scale = 1.0 / duration

@@ -22,8 +22,7 @@ Moves, with their rates in a unit of time:
 - every active column tries a heat-bath swap at rate ``SWAP_RATE``: it is taken out, and its successor, column and
   component, is drawn in proportion to the odds of all inactive columns and itself.
 
-Each is in detailed balance, for any cap R. There is no rejection: a state counts by its waiting time. At an inverse
-temperature :math:`\beta < 1` the marginal likelihood is raised to :math:`\beta` (parallel tempering).
+Each is in detailed balance, for any cap R. There is no rejection: a state counts by its waiting time.
 """
 
 import math
@@ -76,25 +75,6 @@ def _exp(x):
     p = p * r + 1.0
     p = p * r + 1.0
     return p * _from_bits((_bits(shifted) + 1023) << 52)
-
-
-@njit(fastmath={"contract"}, **_OPTIONS)
-def _log(x):
-    """The logarithm of a positive x: of 2^k m with m in [√½, √2), by the series of atanh; absolute error 1e-15."""
-    k = (_bits(x) - 0x3FE6A09E667F3BCD) >> 52
-    m = _from_bits(_bits(x) - (k << 52))
-    t = (m - 1.0) / (m + 1.0)
-    u = t * t
-    p = 2.0 / 17.0
-    p = p * u + 2.0 / 15.0
-    p = p * u + 2.0 / 13.0
-    p = p * u + 2.0 / 11.0
-    p = p * u + 2.0 / 9.0
-    p = p * u + 2.0 / 7.0
-    p = p * u + 2.0 / 5.0
-    p = p * u + 2.0 / 3.0
-    p = p * u + 2.0
-    return (_from_bits(k + 0x4338000000000000) - 6755399441055744.0) * 0.6931471805599453 + p * t
 
 
 @njit(**_OPTIONS)
@@ -160,20 +140,15 @@ def enter(j, component, G, prior, state, work):
     state.active[0] = k + 1
     state.position[j] = k
     state.component[j] = component
-    state.log_likelihood[0] += 0.5 * (shift * mean - prior_mean * prior_mean * precision + math.log(precision * d))
 
 
 @njit(fastmath=_FAST, **_OPTIONS)
-def leave(a, G, prior, state):
+def leave(a, state):
     """Remove the a-th active column: the Gaussian of the values is conditioned on its value being zero."""
     E, V, m, s, q = state.E, state.V, state.m, state.s, state.q
-    k, D, j = state.active[0], len(G), state.active[1 + a]
-    precision, prior_mean = prior.precision[state.component[j], j], prior.mean[state.component[j], j]
+    k, D, j = state.active[0], len(s), state.active[1 + a]
     inverse = 1.0 / E[a, a]
     shift = m[a] * inverse
-    state.log_likelihood[0] -= 0.5 * (
-        shift * m[a] - prior_mean * prior_mean * precision + math.log(precision * E[a, a])
-    )
     for col in range(D):
         v = V[a, col]
         s[col] += v * v * inverse
@@ -207,7 +182,6 @@ def leave(a, G, prior, state):
 def clear(G, h, state):
     """Begin with the empty support."""
     state.active[0] = 0
-    state.log_likelihood[0] = 0.0
     for col in range(len(h)):
         state.position[col] = -1
         state.s[col] = G[col, col]
@@ -225,21 +199,21 @@ def rebuild(G, h, prior, state, work):
 
 
 @njit(**_OPTIONS)
-def _largest_exponent(s, q, prior, beta):
+def _largest_exponent(s, q, prior):
     """The largest exponent of the odds of any column."""
     largest = 0.0
     for c in range(len(prior.mean)):
         for j in range(len(s)):
             precision, mean = prior.precision[c, j], prior.mean[c, j]
             z = q[j] + mean * precision
-            value = 0.5 * beta * (z * z / (max(s[j], 0.0) + precision) - mean * mean * precision)
+            value = 0.5 * (z * z / (max(s[j], 0.0) + precision) - mean * mean * precision)
             largest = max(largest, value)
     return largest
 
 
 @njit(fastmath=_FAST, **_OPTIONS)
-def _plain_odds(s, q, prior, shift, out):
-    """`column_odds` at β = 1."""
+def column_odds(s, q, prior, shift, out):
+    """Σ_c o_jc of every column without itself, times e^{−shift}; returns by how much exponents are too large."""
     beyond = 0.0
     out[:] = 0.0
     for c in range(len(prior.mean)):
@@ -252,30 +226,6 @@ def _plain_odds(s, q, prior, shift, out):
             exponent = min(max(exponent, -_LARGEST_EXPONENT), _LARGEST_EXPONENT)
             out[j] += prior.odds[c, j] * math.sqrt(precision * d) * _exp(exponent)
     return beyond
-
-
-@njit(fastmath=_FAST, **_OPTIONS)
-def _tempered_odds(s, q, prior, beta, shift, out):
-    """`column_odds` at any β: a root of the determinant takes a logarithm."""
-    beyond = 0.0
-    out[:] = 0.0
-    for c in range(len(prior.mean)):
-        for j in range(len(s)):
-            precision, mean = prior.precision[c, j], prior.mean[c, j]
-            d = 1.0 / (max(s[j], 0.0) + precision)
-            z = q[j] + mean * precision
-            exponent = 0.5 * beta * (z * z * d - mean * mean * precision + _log(precision * d)) - shift
-            beyond += max(exponent - _LARGEST_EXPONENT, 0.0)
-            out[j] += prior.odds[c, j] * _exp(min(max(exponent, -_LARGEST_EXPONENT), _LARGEST_EXPONENT))
-    return beyond
-
-
-@njit(**_OPTIONS)
-def column_odds(s, q, prior, beta, shift, out):
-    """Σ_c o_jc of every column without itself, times e^{−shift}; returns by how much exponents are too large."""
-    if beta == 1.0:
-        return _plain_odds(s, q, prior, shift, out)
-    return _tempered_odds(s, q, prior, beta, shift, out)
 
 
 @njit(fastmath=_FAST, **_OPTIONS)
@@ -315,7 +265,7 @@ def strong_moments(s, q, prior, out):
         if largest > _LARGEST_EXPONENT:
             out[:, j] = 0.0
             for c in range(n_components):
-                own = _component_weight(s[j], q[j], j, c, prior, 1.0, largest - _LARGEST_EXPONENT)
+                own = _component_weight(s[j], q[j], j, c, prior, largest - _LARGEST_EXPONENT)
                 precision = prior.precision[c, j]
                 d = 1.0 / (max(s[j], 0.0) + precision)
                 mean = (q[j] + prior.mean[c, j] * precision) * d
@@ -325,17 +275,17 @@ def strong_moments(s, q, prior, out):
 
 
 @njit(fastmath=_FAST, **_OPTIONS)
-def _component_weight(s, q, j, c, prior, beta, shift):
+def _component_weight(s, q, j, c, prior, shift):
     """o_jc of one column without itself, times e^{−shift}."""
     precision, mean = prior.precision[c, j], prior.mean[c, j]
     d = 1.0 / (max(s, 0.0) + precision)
     z = q + mean * precision
-    exponent = 0.5 * beta * (z * z * d - mean * mean * precision + math.log(precision * d)) - shift
+    exponent = 0.5 * (z * z * d - mean * mean * precision + math.log(precision * d)) - shift
     return prior.odds[c, j] * math.exp(max(exponent, -_LARGEST_EXPONENT))
 
 
 @njit(**_OPTIONS)
-def draw_component(s, q, j, prior, beta, random):
+def draw_component(s, q, j, prior, random):
     """A component of column j in proportion to its odds."""
     n_components = len(prior.mean)
     if n_components == 1:
@@ -344,14 +294,14 @@ def draw_component(s, q, j, prior, beta, random):
     for c in range(n_components):
         precision, mean = prior.precision[c, j], prior.mean[c, j]
         z = q + mean * precision
-        value = 0.5 * beta * (z * z / (max(s, 0.0) + precision) - mean * mean * precision)
+        value = 0.5 * (z * z / (max(s, 0.0) + precision) - mean * mean * precision)
         shift = max(shift, value)
     total = 0.0
     for c in range(n_components):
-        total += _component_weight(s, q, j, c, prior, beta, shift)
+        total += _component_weight(s, q, j, c, prior, shift)
     u = uniform(random) * total
     for c in range(n_components - 1):
-        u -= _component_weight(s, q, j, c, prior, beta, shift)
+        u -= _component_weight(s, q, j, c, prior, shift)
         if u <= 0.0:
             return c
     return n_components - 1
@@ -383,11 +333,11 @@ def _draw_column(weights, total, random):
 
 
 @njit(**_OPTIONS)
-def run(n_moves, duration, beta, G, h, prior, state, random, sums):
+def run(n_moves, duration, G, h, prior, state, random, sums):
     """Make moves until their number, or the duration, is reached; returns the time that has passed.
 
     With a finite duration waiting times are drawn, so that the state at its end has the stationary distribution; else
-    every state counts by its expected waiting time. Moments are added to ``sums`` (3, D) where β is one.
+    every state counts by its expected waiting time. Moments are added to ``sums`` (3, D).
     """
     D = len(G)
     odds, rates, s, q = np.empty((3, D)), np.empty(D), np.empty(D), np.empty(D)
@@ -405,11 +355,8 @@ def run(n_moves, duration, beta, G, h, prior, state, random, sums):
                 precision = prior.precision[state.component[j], j]
                 s[j] = 1.0 / state.E[a, a] - precision
                 q[j] = state.m[a] / state.E[a, a] - prior.mean[state.component[j], j] * precision
-            if beta == 1.0:
-                if column_moments(s, q, prior, odds) > 0.0 and len(prior.mean) > 1:
-                    strong_moments(s, q, prior, odds)
-            else:
-                column_odds(s, q, prior, beta, 0.0, odds[0])
+            if column_moments(s, q, prior, odds) > 0.0 and len(prior.mean) > 1:
+                strong_moments(s, q, prior, odds)
             for j in range(D):
                 rates[j] = min(odds[0, j], RATE_CAP)
             for a in range(k):
@@ -439,7 +386,7 @@ def run(n_moves, duration, beta, G, h, prior, state, random, sums):
                 a = state.position[j]
             else:
                 entering = j
-                component = draw_component(s[j], q[j], j, prior, beta, random)
+                component = draw_component(s[j], q[j], j, prior, random)
             changed = True
         else:
             # Heat-bath swap of a random active column: s and q once it is out.
@@ -458,27 +405,26 @@ def run(n_moves, duration, beta, G, h, prior, state, random, sums):
             for b in range(k):
                 if b != a:
                     swap_q[state.active[1 + b]] = 0.0  # not a candidate: keep its exponent small
-            if column_odds(swap_s, swap_q, prior, beta, 0.0, swap_odds) > 0.0:
-                shift = _largest_exponent(swap_s, swap_q, prior, beta)
-                column_odds(swap_s, swap_q, prior, beta, shift, swap_odds)
+            if column_odds(swap_s, swap_q, prior, 0.0, swap_odds) > 0.0:
+                shift = _largest_exponent(swap_s, swap_q, prior)
+                column_odds(swap_s, swap_q, prior, shift, swap_odds)
             for b in range(k):
                 if b != a:
                     swap_odds[state.active[1 + b]] = 0.0
             entering = _draw_column(swap_odds, swap_odds.sum(), random)
-            component = draw_component(swap_s[entering], swap_q[entering], entering, prior, beta, random)
+            component = draw_component(swap_s[entering], swap_q[entering], entering, prior, random)
             changed = entering != j or component != state.component[j]
             state.counts[2] += changed
         if changed:
-            if beta == 1.0:
-                _accumulate(pending, odds, sums)
+            _accumulate(pending, odds, sums)
             pending = 0.0
             if a >= 0:
-                leave(a, G, prior, state)
+                leave(a, state)
             if entering >= 0:
                 enter(entering, component, G, prior, state, work)
             state.counts[3] += 1
             if state.counts[3] >= REBUILD_EVERY:
                 rebuild(G, h, prior, state, work)
-    if beta == 1.0 and pending > 0.0:
+    if pending > 0.0:
         _accumulate(pending, odds, sums)
     return elapsed
