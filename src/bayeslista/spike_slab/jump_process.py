@@ -100,13 +100,6 @@ def normal(random):
 
 
 @njit(fastmath=_FAST, **_OPTIONS)
-def _subtract(factor, x, y, n):
-    """Subtract factor · x from y, of the first n numbers."""
-    for i in range(n):
-        y[i] -= factor * x[i]
-
-
-@njit(fastmath=_FAST, **_OPTIONS)
 def enter(j, component, G, prior, state, work):
     """Add column j in a component: a rank-one update of all that is kept. ``work`` has room for D numbers."""
     E, V, m, s, q = state.E, state.V, state.m, state.s, state.q
@@ -118,15 +111,28 @@ def enter(j, component, G, prior, state, work):
     # w = G_j − Σ_a G_ja V_a: information between j and every column, given S.
     for col in range(D):
         work[col] = G[j, col]
-    for a in range(k):
-        _subtract(G[j, state.active[1 + a]], V[a], work, D)
+    a = 0
+    while a + 4 <= k:  # four rows at a time
+        g0, g1 = G[j, state.active[1 + a]], G[j, state.active[2 + a]]
+        g2, g3 = G[j, state.active[3 + a]], G[j, state.active[4 + a]]
+        for col in range(D):
+            work[col] -= g0 * V[a, col] + g1 * V[a + 1, col] + g2 * V[a + 2, col] + g3 * V[a + 3, col]
+        a += 4
+    while a < k:
+        g0 = G[j, state.active[1 + a]]
+        for col in range(D):
+            work[col] -= g0 * V[a, col]
+        a += 1
     row = E[k]  # V_:j, which is contiguous there
     for a in range(k):
         row[a] = V[a, j]
     for a in range(k):
         m[a] -= row[a] * mean
-        _subtract(-d * row[a], row, E[a], k)
-        _subtract(d * row[a], work, V[a], D)
+        factor = d * row[a]
+        for b in range(k):
+            E[a, b] += factor * row[b]
+        for col in range(D):
+            V[a, col] -= factor * work[col]
     for a in range(k):
         row[a] = E[a, k] = -d * row[a]
     for col in range(D):
@@ -158,8 +164,10 @@ def leave(a, state):
         if b != a:
             g = row[b] * inverse
             m[b] -= g * m[a]
-            _subtract(g, removed, V[b], D)
-            _subtract(g, row, E[b], k)
+            for col in range(D):
+                V[b, col] -= g * removed[col]
+            for c in range(k):
+                E[b, c] -= g * row[c]
     # The last active column takes the free place in the list.
     last = k - 1
     if a != last:
@@ -317,6 +325,15 @@ def _accumulate(weight, odds, sums):
         sums[2, j] += share * odds[2, j]
 
 
+@njit(fastmath=_FAST, **_OPTIONS)
+def _total(weights):
+    """Sum in any order, which vector instructions take."""
+    total = 0.0
+    for j in range(len(weights)):
+        total += weights[j]
+    return total
+
+
 @njit(**_OPTIONS)
 def _draw_column(weights, total, random):
     """An index in proportion to its weight."""
@@ -362,7 +379,7 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
             for a in range(k):
                 j = state.active[1 + a]
                 rates[j] = RATE_CAP / max(odds[0, j], RATE_CAP)
-            total_rate = rates.sum()
+            total_rate = _total(rates)
             total = total_rate + SWAP_RATE * k
             changed = False
         # Waiting time of the state.
@@ -411,7 +428,7 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
             for b in range(k):
                 if b != a:
                     swap_odds[state.active[1 + b]] = 0.0
-            entering = _draw_column(swap_odds, swap_odds.sum(), random)
+            entering = _draw_column(swap_odds, _total(swap_odds), random)
             component = draw_component(swap_s[entering], swap_q[entering], entering, prior, random)
             changed = entering != j or component != state.component[j]
             state.counts[2] += changed
