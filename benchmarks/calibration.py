@@ -235,8 +235,8 @@ def main() -> None:
     text = [
         "# Calibration of the layers of SpikeSlabNet",
         "",
-        "Made by `python -m benchmarks.calibration`, one core, one seed, on a machine that others use, too: compare within a "
-        "table.",
+        "Made by `python -m benchmarks.calibration`, one core, one seed, on a machine that others use, too: compare "
+        "within a table.",
         "",
     ]
     for part, title in TITLES.items():
