@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 from bayeslista.bayes_lista import online, variational
 from bayeslista.bayes_lista.ascent import VariationalAscent, ascend_together, improved
 from bayeslista.bayes_lista.early_stopping import VariationalParameters, block_size, moments, weight_posterior
-from bayeslista.bayes_lista.lmmse import EncoderFold, lmmse_folds, step_size_and_shrinkage
 from bayeslista.bayes_lista.monte_carlo import drawn_variance
 from bayeslista.bayes_lista.output_calibration import Calibration, fast_spike_slab, fit_calibration, output_gain
 from bayeslista.bayes_lista.propagation import (
@@ -28,10 +27,10 @@ from bayeslista.numerics.batching import in_blocks, root_mean_square
 from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.numerics.epochs import Epoch, EpochLog, Output, Units, powers_of_two
 from bayeslista.numerics.linear import estimate_design_matrix_and_noise
+from bayeslista.numerics.lmmse import SHRINKAGES, EncoderFold, lmmse_folds, step_size_and_shrinkage
 from bayeslista.numerics.precision import FAST_VARIANCES, AnyArray
 from bayeslista.numerics.soft_threshold_fast import Gaussian
 
-_SHRINKAGES = (0.01 * 2.0 ** np.arange(7)).tolist()
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
 _DRAWN_SIGNALS, _DRAWS = 64, 32
 _NARROWEST = 0.1  # slab variance over that of the moments, where draws have a smaller variance
@@ -229,7 +228,7 @@ class VariationalLearner:
             # The estimate of the matrix depends on all training pairs: only held-out pairs validate it.
             validation = [EncoderFold(encoder, Y[held_out], B[held_out])]
         if start is None:
-            shrinkages = _SHRINKAGES if self.start_shrinkage is None else [self.start_shrinkage]
+            shrinkages = SHRINKAGES if self.start_shrinkage is None else (self.start_shrinkage,)
             start = step_size_and_shrinkage(design_matrix, validation, self.n_layers, shrinkages)
         step_size, threshold = start
         state, problem = variational.init(
