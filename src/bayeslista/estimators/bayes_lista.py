@@ -44,9 +44,14 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     with an independent Gaussian for every weight [1]_. Means and variances are propagated through the layers in closed
     form. The prediction is a spike at zero and a Gaussian slab for every coefficient.
 
-    By default the weights are coupled as in LISTA-CP, :math:`S = I - W X + R`, and W, R and a threshold for
-    each layer are learned by variational inference on those moments, starting at the linear minimum mean square error
-    estimator. Validation pairs decide early stopping and calibrate the predicted distribution.
+    By default the weights are coupled as in LISTA-CP, :math:`S = I - W X + R`, and W, R and for each layer a threshold,
+    a momentum :math:`\mu` and a step size :math:`\gamma` are learned by variational inference on those moments,
+    starting at the linear minimum mean square error estimator: :math:`u = \hat\beta + \mu (\hat\beta - \hat\beta')`
+    extrapolates from the last two layers and :math:`c = u + \gamma (W y + S u - u)` is thresholded next. The variance
+    of a weight is the product of a number of its row and one of its column: a departure from the paper's one variance a
+    weight, for speed. :math:`P(|c| > \lambda)` is the network's own probability of being active, :math:`1 - \omega`;
+    that of predictions is a calibrated head on c. Validation pairs decide early stopping and calibrate the predicted
+    distribution.
 
     Parameters
     ----------
@@ -306,8 +311,11 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Update the posterior by more pairs, once, in the order given.
 
-        After a variational `fit` every pair is one bounded step of the natural gradient; otherwise, and without a
-        `fit`, it is assumed density filtering.
+        With variational inference every pair is one bounded step of the natural gradient, and after 100, 200, 400, …
+        2,000 pairs, and then every 2,000, a network is fitted anew to the last ones, at most 2,000, which are kept.
+        Every tenth pair of the stream decides whether it takes over, and else recalibrates the network at hand. A
+        design matrix that the pairs contradict is estimated instead. Without a `fit`, the first 100 pairs are filtered
+        as by "adf". With "adf" it is assumed density filtering throughout.
 
         Without a `fit`, the posterior starts at ISTA's weights. Units, and a design matrix that is not given, are
         estimated from the first 100 pairs, which are kept until then: up to there every call starts again from all of
