@@ -401,7 +401,8 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             begin = FIRST_FIT
             learner.learn(Y[:begin], B[:begin], np.random.default_rng(0), self.max_iter, self.tol)
             learner.memory = StreamMemory.empty(Y, B).append(Y[:begin], B[:begin])
-        return learner.learn_stream(Y[begin:], B[begin:], self.max_iter, self.tol)
+        row = learner.learn_stream(Y[begin:], B[begin:], self.max_iter, self.tol)
+        return row._replace(values={**row.values, "n_pairs": len(B)})
 
     def _threshold(self) -> float | None:
         return None if isinstance(self.shrinkage, str) else float(self.shrinkage)
