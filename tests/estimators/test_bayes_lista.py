@@ -275,7 +275,7 @@ def test_a_stream_gives_the_same_belief_however_it_is_cut(data, known, n_pairs):
 
 
 def test_a_stream_keeps_no_more_than_its_memory(data, monkeypatch):
-    monkeypatch.setattr("bayeslista.numerics.streams.MEMORY", 100)
+    monkeypatch.setattr("bayeslista.numerics.stream_memory.MEMORY", 100)
     sizes = []
     model = BayesLISTA(3, design_matrix=data.design_matrix)
     for start in range(0, 128, 32):

@@ -32,7 +32,7 @@ from bayeslista.numerics.linear import estimate_design_matrix_and_noise
 from bayeslista.numerics.lmmse import SHRINKAGES, EncoderFold, lmmse_folds, step_size_and_shrinkage
 from bayeslista.numerics.precision import FAST_VARIANCES, AnyArray
 from bayeslista.numerics.soft_threshold_fast import Gaussian
-from bayeslista.numerics.streams import StreamMemory
+from bayeslista.numerics.stream_memory import StreamMemory
 
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
 _DRAWN_SIGNALS, _DRAWS = 64, 32

@@ -27,7 +27,7 @@ from bayeslista.estimators.validation import (
 )
 from bayeslista.io.checkpoints import Checkpoint
 from bayeslista.numerics.epochs import Epoch
-from bayeslista.numerics.streams import FIRST_FIT, StreamMemory
+from bayeslista.numerics.stream_memory import FIRST_FIT, StreamMemory
 
 _TOLERATED, _FEW = 1e-2, 20  # share and number of failed updates that go without a warning
 

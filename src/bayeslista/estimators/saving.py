@@ -16,7 +16,7 @@ from bayeslista.io.checkpoints import FitRecord, package_versions
 from bayeslista.io.records import write_record
 from bayeslista.numerics.epochs import Epoch, Units
 from bayeslista.numerics.soft_threshold_fast import Gaussian
-from bayeslista.numerics.streams import StreamMemory
+from bayeslista.numerics.stream_memory import StreamMemory
 from bayeslista.spike_slab.denoiser import SlabPrior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, Statistics
 from bayeslista.spike_slab.fitting import Assumed, Learned, SpikeSlabLearner

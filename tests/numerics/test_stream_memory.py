@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayeslista.numerics.streams import MEMORY, StreamMemory
+from bayeslista.numerics.stream_memory import MEMORY, StreamMemory
 
 
 def _pairs(n):
