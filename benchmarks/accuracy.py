@@ -42,7 +42,8 @@ class Cell(NamedTuple):
 
 
 CELLS = {
-    "synthetic": [Cell("synthetic", 50, n) for n in (4, 10, 20)] + [Cell("synthetic", k, 4) for k in (30, 80, 100)],
+    "synthetic": [Cell("synthetic", 50, n) for n in (4, 10, 20)]
+    + [Cell("synthetic", k, n) for k, n in ((30, 4), (80, 4), (80, 10), (100, 4))],
     "layers": [Cell("synthetic", 50, n) for n in (2, 3, 5, 6, 7, 8, 9, 15)],
     "mnist": [Cell("mnist", 100, 20), Cell("mnist", 250, 20)],
     "unknown": [Cell("unknown matrix", 50, n) for n in (4, 10)],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bayeslista.bayes_lista import online
-from bayeslista.bayes_lista.propagation import CoupledWeights, expected_error_and_gradient
+from bayeslista.bayes_lista.propagation import CoupledWeights, LayerParameters, expected_error_and_gradient
 from bayeslista.numerics.soft_threshold_fast import Gaussian
 
 D, K, N = 8, 6, 64
@@ -40,19 +40,19 @@ def _posterior(seed=0):
 
 def test_a_stream_lowers_the_expected_error_and_can_be_cut_anywhere():
     problem = _problem()
-    posterior, shrinkage, noise_var = _posterior(), jnp.full(3, 0.1), jnp.asarray(0.1)
+    posterior, layers, noise_var = _posterior(), LayerParameters.plain(jnp.full(3, 0.1)), jnp.asarray(0.1)
     pairs = problem.observations, problem.codes
-    after, info = online.filter_pairs(posterior, problem.design_matrix, *pairs, shrinkage, noise_var)
+    after, info = online.filter_pairs(posterior, problem.design_matrix, *pairs, layers, noise_var)
     cut = posterior
     for rows in (slice(0, 1), slice(1, 40), slice(40, None)):
         parts = (part[rows] for part in pairs)
-        cut, _ = online.filter_pairs(cut, problem.design_matrix, *parts, shrinkage, noise_var)
+        cut, _ = online.filter_pairs(cut, problem.design_matrix, *parts, layers, noise_var)
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(cut), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
     def error(weights):
         held_out = problem.held_out_observations, problem.held_out_codes
-        return expected_error_and_gradient(weights, problem.design_matrix, *held_out, shrinkage, jnp.ones(20))[0]
+        return expected_error_and_gradient(weights, problem.design_matrix, *held_out, layers, jnp.ones(20))[0]
 
     assert error(after) < error(posterior)
     assert int(info.rejected) == 0
@@ -67,7 +67,7 @@ def test_for_one_linear_weight_a_stream_is_tempered_bayesian_regression():
     nothing = Gaussian(jnp.zeros((1, 1)), jnp.full((1, 1), 1e-12))
     posterior = CoupledWeights(Gaussian(jnp.zeros((1, 1)), jnp.full((1, 1), 0.1)), nothing)
     after, _ = online.filter_pairs(
-        posterior, jnp.zeros((1, 1)), y[:, None], codes[:, None], jnp.zeros(1), jnp.asarray(0.09)
+        posterior, jnp.zeros((1, 1)), y[:, None], codes[:, None], LayerParameters.plain(jnp.zeros(1)), jnp.asarray(0.09)
     )
     precision = 10 + np.sum(y**2) / (30 * 0.09)
     assert float(after.encoder.var[0, 0]) == pytest.approx(1 / precision, rel=1e-8)
@@ -83,7 +83,7 @@ def test_stream_updates_that_would_break_a_variance_are_rejected():
         problem.design_matrix,
         problem.observations[:2],
         problem.codes[:2],
-        jnp.full(2, 0.1),
+        LayerParameters.plain(jnp.full(2, 0.1)),
         jnp.asarray(0.1),
     )
     assert int(info.rejected) > 0

@@ -42,3 +42,41 @@ def test_device_arrays_follow_updates_of_the_posterior(learner):
     after = learner.moments(DATA.Y_test)[0]
     assert np.abs(after - before).max() > 0
     np.testing.assert_array_equal(copy(learner).moments(DATA.Y_test)[0], after)
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return make_sparse_codes(n_train=400, n_test=200, n_observed=10, n_components=14, noise_std=0.1, random_state=1)
+
+
+def _after(stream, sizes, design_matrix, stream_of=None):
+    """A learner of the first 20 pairs, then of a stream cut into pieces; its error on the test pairs."""
+    with jax.enable_x64(True):
+        learner = VariationalLearner.start(design_matrix, stream.Y_train, stream.B_train, 3, None, 0.2)
+        units, later = learner.units, stream_of or stream
+        learner.learn(stream.Y_train[:20] / units[0], stream.B_train[:20] / units[1], np.random.default_rng(0), 15, 0.0)
+        before = _error(learner, later)
+        Y, B = later.Y_train[20:] / units[0], later.B_train[20:] / units[1]
+        for begin, end in zip([0, *sizes], [*sizes, len(B)], strict=True):
+            learner.learn_stream(Y[begin:end], B[begin:end], 15, 0.0)
+        return before, _error(learner, later), learner
+
+
+def _error(learner, data):
+    mean = learner.moments(data.Y_test)[0]
+    return float(np.mean((mean - data.B_test) ** 2))
+
+
+def test_a_stream_after_a_fit_learns_and_may_be_cut_anywhere(stream):
+    before, whole, _ = _after(stream, [], stream.design_matrix)
+    _, cut, learner = _after(stream, [1, 130, 210], stream.design_matrix)
+    assert whole < 0.9 * before
+    assert cut == pytest.approx(whole, rel=1e-6)
+    assert learner.memory.n_seen == 380
+
+
+def test_a_matrix_that_the_stream_contradicts_is_estimated_instead(stream):
+    other = make_sparse_codes(n_train=400, n_test=200, n_observed=10, n_components=14, noise_std=0.1, random_state=2)
+    before, after, learner = _after(stream, [], stream.design_matrix, other)
+    assert after < 0.5 * before
+    assert np.abs(learner.design_matrix - other.design_matrix).max() < 0.2

@@ -274,13 +274,16 @@ def test_a_stream_gives_the_same_belief_however_it_is_cut(data, known, n_pairs):
     assert whole.history_["n_pairs"].tolist() == cut.history_["n_pairs"].tolist() == [n_pairs]
 
 
-def test_a_stream_keeps_no_more_than_its_first_pairs(data):
+def test_a_stream_keeps_no_more_than_its_memory(data, monkeypatch):
+    monkeypatch.setattr("bayeslista.numerics.stream_memory.MEMORY", 100)
     sizes = []
     model = BayesLISTA(3, design_matrix=data.design_matrix)
     for start in range(0, 128, 32):
         model.partial_fit(data.Y_train[start : start + 32], data.B_train[start : start + 32])
         sizes.append(len(pickle.dumps(model)))
-    assert sizes[2] > sizes[0] > sizes[3]
+    assert len(model._learner.memory.codes) == 100
+    assert model._first_pairs is None
+    assert sizes[2] > sizes[0]
     assert model.history_["n_pairs"].tolist() == [128]
 
 

@@ -41,8 +41,23 @@ def test_learning_beats_the_start(pairs, coupled_weights):
     assert model.step_inverse_ == pytest.approx(start.step_inverse_, rel=1e-12)
     assert model.encoder_.shape == (D, K)
     assert model.recurrent_.shape == (D, D)
-    assert model.shrinkage_.shape == (4,)
+    assert model.shrinkage_.shape == model.momentum_.shape == model.step_size_.shape == (4,)
     assert (model.shrinkage_ >= 0).all()
+
+
+@pytest.mark.parametrize("start", ["ista", "lmmse"])
+@pytest.mark.parametrize("shrinkage", [0.05, "auto"])
+def test_momentum_helps_from_either_start(pairs, start, shrinkage):
+    X, observations, codes, *test = pairs
+    models = [
+        LISTA(6, design_matrix=X, start=start, shrinkage=shrinkage, learn_momentum=learned, random_state=0)
+        for learned in (True, False)
+    ]
+    with_momentum, plain = (model.fit(observations, codes) for model in models)
+    assert nmse(with_momentum, *test) < 0.97 * nmse(plain, *test)
+    assert with_momentum.momentum_.any()
+    assert not plain.momentum_.any()
+    assert (plain.step_size_ == 1).all()
 
 
 def test_the_design_matrix_may_be_left_out(pairs):
@@ -70,7 +85,7 @@ def test_a_held_threshold_stays(pairs):
 
 def test_no_tolerance_makes_all_passes_and_keeps_the_best(pairs):
     X, observations, codes, *_ = pairs
-    model = LISTA(4, design_matrix=X, max_iter=60, tol=0, n_iter_no_change=1, learning_rate=2.0, random_state=0)
+    model = LISTA(4, design_matrix=X, max_iter=60, tol=0, n_iter_no_change=1, learning_rate=0.2, random_state=0)
     model.fit(observations, codes)
     errors = model.history_["held_out_error"]
     assert model.n_iter_ == len(errors) == 60

@@ -60,7 +60,7 @@ def test_a_padded_batch_descends_as_the_pairs_it_holds(problem):
     padded = training.MiniBatches(np.pad(padded.rows, ((0, 0), (0, 2))), np.pad(padded.present, ((0, 0), (0, 2))))
     exact, _ = training.step(state, pairs, pairs, make_batches(np.arange(3), 3), rates, 0.0, optimizer="sgd")
     masked, _ = training.step(state, pairs, pairs, padded, rates, 0.0, optimizer="sgd")
-    for one, other in zip(exact.weights, masked.weights, strict=True):
+    for one, other in zip(*map(jax.tree.leaves, (exact.weights, masked.weights)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
@@ -84,6 +84,42 @@ def test_one_sgd_step_is_the_gradient_by_finite_differences(problem):
         slope = (loss(**{name: value + nudge}) - loss(**{name: value - nudge})) / 2e-6
         moved = np.asarray(getattr(following.weights, name) - value)[position] / 0.01
         assert moved == pytest.approx(-slope, rel=1e-5, abs=1e-9)
+
+
+def accelerated(X, n_layers=3):
+    return start(X, n_layers)._replace(momentum=np.array([9.0, 0.4, -0.3]), step_size=np.array([0.9, 1.3, 0.7]))
+
+
+def test_an_accelerated_layer_extrapolates_and_steps(problem):
+    X, pairs = problem
+    weights = accelerated(X)
+    before = codes = np.zeros_like(pairs.codes)
+    for shrinkage, momentum, step_size in zip(weights.shrinkage, weights.momentum, weights.step_size, strict=True):
+        u = codes + momentum * (codes - before)
+        c = u + step_size * (pairs.observations @ weights.encoder.T + u @ weights.recurrent.T - u)
+        before, codes = codes, c - np.clip(c, -shrinkage, shrinkage)
+    np.testing.assert_allclose(training.predict(weights, pairs.observations), codes, atol=1e-14)
+
+
+def test_without_momentum_at_unit_step_size_it_is_the_plain_network(problem):
+    X, pairs = problem
+    still = start(X)._replace(momentum=np.zeros(3), step_size=np.ones(3))
+    plain = training.predict(start(X), pairs.observations)
+    np.testing.assert_allclose(training.predict(still, pairs.observations), plain, atol=1e-14)
+
+
+def test_momentum_and_step_sizes_descend(problem):
+    X, pairs = problem
+    rates = LearningRates(0.0, 0.0, 0.0, 0.01, 0.01)
+    state = training.init(accelerated(X), pairs, optimizer="sgd")
+    before = float(state.best_error)
+    whole = make_batches(np.arange(23), 23)
+    for _ in range(5):
+        state, _ = training.step(state, pairs, pairs, whole, rates, 0.0, optimizer="sgd")
+    assert float(state.best_error) < before
+    assert state.weights.momentum[0] == 9.0  # the first layer has nothing to extrapolate from
+    assert (state.weights.momentum[1:] != accelerated(X).momentum[1:]).all()
+    assert (state.weights.step_size != accelerated(X).step_size).all()
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -69,7 +69,7 @@ class VariationalAscent:
     ) -> Epoch:
         """The outcome of an epoch, in the units of the data."""
         self.error = float(np.nan_to_num(score.error, nan=np.inf))
-        _, _, p, q, r, t, log_shrinkage = map(np.asarray, self.state.parameters)
+        _, _, p, q, r, t, log_shrinkage, momentum, step_size = map(np.asarray, self.state.parameters)
         values: dict[str, float | np.ndarray] = {
             "n_pairs": n_pairs,
             "elbo": elbo,
@@ -81,6 +81,8 @@ class VariationalAscent:
             "residual_var": float(np.mean(np.exp(r[:, None] + t))),
             "noise_std": float(np.sqrt(self.state.noise_var)) * self._code_unit,
             "shrinkage": np.exp(log_shrinkage) * self._code_unit,
+            "momentum": momentum,
+            "step_size": step_size,
         }
         counts = {"skipped": n_skipped, "restored": int(score.restored)}
         return Epoch(values, counts, {"skipped": n_batches})

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from bayeslista.bayes_lista.propagation import (
     CoupledWeights,
     LayerMatrices,
+    LayerParameters,
     RowColumn,
     layer_matrices,
     propagate_layers,
@@ -26,7 +27,7 @@ _BLOCK_NUMBERS = 2**18  # observed values and two codes for each signal, in a bl
 
 
 class VariationalParameters(NamedTuple):
-    """Parameters of the ascent: means of W and R, logarithms of their variances' factors and of the thresholds."""
+    """Parameters of the ascent: means of W and R, logarithms of their variances' factors; those of the layers."""
 
     encoder: Float[Array, "D K"]
     residual: Float[Array, "D D"]
@@ -35,6 +36,8 @@ class VariationalParameters(NamedTuple):
     residual_log_rows: Float[Array, " D"]
     residual_log_columns: Float[Array, " D"]
     log_shrinkage: Float[AnyArray, " L"]
+    momentum: Float[AnyArray, " L"]
+    step_size: Float[AnyArray, " L"]
 
 
 class VariationalProblem(NamedTuple):
@@ -71,14 +74,15 @@ class ValidationScore(NamedTuple):
     restored: bool
 
 
-def weight_posterior(parameters: VariationalParameters) -> tuple[CoupledWeights[RowColumn], Float[Array, " L"]]:
-    """The posterior of W and R, and the thresholds; NumPy in, NumPy out."""
-    encoder, residual, *logs = parameters
+def weight_posterior(parameters: VariationalParameters) -> tuple[CoupledWeights[RowColumn], LayerParameters]:
+    """The posterior of W and R, and the parameters of the layers; NumPy in, NumPy out."""
+    encoder, residual, *logs, momentum, step_size = parameters
     library: Any = np if isinstance(encoder, np.ndarray) else jnp
     # One exponential for all: XLA takes a tenth of a second to compile each.
     ends = np.cumsum([len(part) for part in logs])[:-1]
     p, q, r, t, shrinkage = library.split(library.exp(library.concatenate(logs)), ends)
-    return CoupledWeights(RowColumn(encoder, p, q), RowColumn(residual, r, t)), shrinkage
+    layers = LayerParameters(shrinkage, momentum, step_size)
+    return CoupledWeights(RowColumn(encoder, p, q), RowColumn(residual, r, t)), layers
 
 
 def moments(
@@ -87,16 +91,14 @@ def moments(
     """Mean and variance before the last threshold, mean and variance after it; `block` rows at a time."""
     parameters, given, observations = jax.tree.map(np.asarray, (parameters, design_matrix, rows))
     with np.errstate(over="ignore", invalid="ignore"):  # layers bound moments that overflow
-        weights, shrinkage = weight_posterior(parameters)
+        weights, layers = weight_posterior(parameters)
         matrices = layer_matrices(weights, given, variance_dtype=FAST_VARIANCES)
-    return in_blocks(lambda each: _layer_moments(matrices, each, shrinkage), observations, block, smallest=block)
+    return in_blocks(lambda each: _layer_moments(matrices, each, layers), observations, block, smallest=block)
 
 
 @fast_compiled
-def _layer_moments(
-    matrices: LayerMatrices, rows: Float[Array, "n K"], shrinkage: Float[AnyArray, " L"]
-) -> tuple[Array, ...]:
-    entering, output = propagate_layers(matrices, rows, shrinkage)
+def _layer_moments(matrices: LayerMatrices, rows: Float[Array, "n K"], layers: LayerParameters) -> tuple[Array, ...]:
+    entering, output = propagate_layers(matrices, rows, layers)
     return *entering, *output
 
 

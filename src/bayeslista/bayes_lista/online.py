@@ -6,7 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bayeslista.bayes_lista.propagation import CoupledWeights, expected_error_and_gradient, relative_errors
+from bayeslista.bayes_lista.propagation import (
+    CoupledWeights,
+    LayerParameters,
+    expected_error_and_gradient,
+    relative_errors,
+)
 from bayeslista.numerics.soft_threshold_fast import Gaussian
 
 _TEMPERATURE = 30.0  # a pair seen once moves the posterior less than one of many epochs
@@ -29,10 +34,10 @@ def filter_pairs(
     design_matrix: Float[Array, "K D"],
     observations: Float[Array, "n K"],
     codes: Float[Array, "n D"],
-    shrinkage: Float[Array, " L"],
+    layers: LayerParameters,
     noise_var: Float[Array, ""],
 ) -> tuple[CoupledWeights[Gaussian], StreamInfo]:
-    r"""Update the posterior by a stream of pairs, each seen once; thresholds and noise variance are held.
+    r"""Update the posterior by a stream of pairs, each seen once; noise and the layers' parameters are held.
 
     A pair is one natural-gradient step on the ELBO with the posterior before it as the prior, :math:`1/v \leftarrow 1/v
     - 2 g_v`, :math:`m \leftarrow m + v g_m`, within a trust region. Updates that are not finite are rejected. The
@@ -58,7 +63,7 @@ def filter_pairs(
     ) -> tuple[CoupledWeights[Gaussian], StreamInfo]:
         observation, code = pair
         _, predicted, (gradient, _) = expected_error_and_gradient(
-            posterior, design_matrix, observation[None], code[None], shrinkage, jnp.ones(1, code.dtype)
+            posterior, design_matrix, observation[None], code[None], layers, jnp.ones(1, code.dtype)
         )
         encoder, *encoder_counts = update(posterior.encoder, gradient.encoder)
         residual, *residual_counts = update(posterior.residual, gradient.residual)

@@ -1,17 +1,18 @@
 r"""Deterministic variational inference for the network with coupled weights: the ELBO, and epochs of its ascent.
 
 The posterior q of W and R has independent Gaussian entries whose variances are products of a row factor and a column
-factor; its parameters, and a threshold per layer, ascend the evidence lower bound, tempered by T,
+factor; its parameters, and a threshold, a momentum and a step size per layer, ascend the evidence lower bound, tempered
+by T,
 
 .. math::
     \mathrm{ELBO} = \sum_n E_q \log N(\beta_n; \hat\beta_n, \nu) - T\,\mathrm{KL}(q \,\|\, p),
 
 where the expectation follows in closed form from the moments of the layers: no sampling. The prior p is :math:`W \sim
-N(W_0, (4/L)^2 z)` about the start, with z the typical square of an entry in its row and column, and :math:`R \sim N(0,
-(0.8/L)^2/D)`; the temperature is :math:`T = 3`, and ν is a running mean of the expected error. The optimizer is Adam
-with an epsilon relative to the matrix that it scales (which optax does not have), rates that bound a step of :math:`W
-X` and R in spectral norm (R by :math:`(N/D)^{1/4}` of that with fewer pairs than coefficients), a warm-up over the
-first epoch and a cosine decay.
+N(W_0, (0.25/L)^2 z)` about the start, with z the typical square of an entry in its row and column, and :math:`R \sim
+N(0, (0.05/L)^2/D)`; the temperature is :math:`T = 3`, and ν is a running mean of the expected error. The optimizer is
+Adam with an epsilon relative to the matrix that it scales (which optax does not have), rates that bound a step of
+:math:`W X` and R in spectral norm (R by :math:`(N/D)^{1/4}` of that with fewer pairs than coefficients), a warm-up over
+the first epoch and a cosine decay.
 """
 
 from collections.abc import Sequence
@@ -36,11 +37,12 @@ from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.numerics.precision import AnyArray, largest_moment
 
 _TEMPERATURE = 3.0
-_PRIOR_STD = 4.0, 0.8  # of W in units of its root mean square, of R in units of 1/√D; both over L
-_INITIAL_STD = 0.05  # in the same units, whatever L
-_MEAN_RATE = 0.4, 3.2  # at most the first; the second over L^1.5
+# Chosen on seeds 10 and 11 at K = 50, 80 and 100 (results/acceleration.md): wider priors or faster means overfit.
+_PRIOR_STD = 0.25, 0.05  # of W in units of its root mean square, of R in units of 1/√D; both over L
+_INITIAL_STD = 0.02  # in the same units, whatever L
+_MEAN_RATE = 0.1, 0.8  # at most the first; the second over L^1.5
 _LOG_VAR_RATE = 0.05
-_LOG_SHRINKAGE_RATE = 0.01
+_LAYER_RATE = 0.02  # of log thresholds, momenta and step sizes
 _FIRST_DECAY, _SECOND_DECAY = 0.9, 0.999  # of Adam
 _RELATIVE_EPSILON = 0.01  # of Adam, times the root mean square of a matrix' gradients
 _FINAL_RATE = 0.02
@@ -70,6 +72,8 @@ def init(
     rows, columns = _entry_sizes(encoder, 1 / norm)
     with np.errstate(divide="ignore"):
         log_shrinkage = np.maximum(np.log(shrinkage), np.log(np.finfo(dtype).tiny))
+    # With fewer pairs than coefficients: a prior of the same weight per pair, and slower steps.
+    shortage = min(1.0, len(training[1]) / d)
     step_size = min(_MEAN_RATE[0], _MEAN_RATE[1] / n_layers**1.5)
     values: tuple[Any, ...] = (
         encoder,
@@ -79,15 +83,18 @@ def init(
         np.full(d, 2 * np.log(_INITIAL_STD) - np.log(d)),
         np.zeros(d),
         log_shrinkage,
+        np.zeros(n_layers),
+        np.ones(n_layers),
     )
     rates = (
         step_size / (norm * np.sqrt(d * k)),
         # Slower where there are fewer pairs than coefficients: R would overfit them.
-        step_size / d * min(1.0, (len(training[1]) / d) ** 0.25),
+        step_size / d * shortage**0.25,
         *4 * [_LOG_VAR_RATE],
-        _LOG_SHRINKAGE_RATE * learn_shrinkage,
+        *(_LAYER_RATE * shortage**0.25 * np.array([learn_shrinkage, 1, 1])),
     )
-    prior = encoder, (_PRIOR_STD[0] / n_layers * rows) ** 2, columns**2
+    prior_std = [std / (n_layers * shortage**0.5) for std in _PRIOR_STD]
+    prior = encoder, (prior_std[0] * rows) ** 2, columns**2
 
     def copied(parts: Sequence[Any]) -> list[Any]:
         return [np.array(part, dtype) for part in parts]
@@ -95,7 +102,7 @@ def init(
     # An epoch overwrites the memory of its state, no part of which may be shared.
     parameters, best = (VariationalParameters(*copied(values)) for _ in range(2))
     first, second = (jax.tree.map(np.zeros_like, parameters) for _ in range(2))
-    given: list[Any] = [design_matrix, RowColumn(*copied(prior)), *copied([(_PRIOR_STD[1] / n_layers) ** 2 / d])]
+    given: list[Any] = [design_matrix, RowColumn(*copied(prior)), *copied([prior_std[1] ** 2 / d])]
     problem = VariationalProblem(*jax.device_put([*given, VariationalParameters(*copied(rates)), *training, *held_out]))
     begin: list[Any] = [parameters, first, second, *copied([0, 1, 1]), best, np.inf]
     state, score = validate(VariationalState(*begin), problem)
@@ -154,11 +161,11 @@ def step(
     def batch(state: VariationalState, chosen: Any) -> tuple[VariationalState, tuple[Array, ...]]:
         rows, included, rate = chosen
         parameters = state.parameters
-        weights, shrinkage = weight_posterior(parameters)
+        weights, layers = weight_posterior(parameters)
         n = jnp.maximum(jnp.sum(included), 1)
         # Expected error Σ (β − e)² + s of the batch, and its gradient by the backward sweep.
-        error, predicted, ((encoder, residual), by_shrinkage) = expected_error_and_gradient(
-            weights, problem.design_matrix, problem.observations[rows], problem.codes[rows], shrinkage, included
+        error, predicted, ((encoder, residual), by_layers) = expected_error_and_gradient(
+            weights, problem.design_matrix, problem.observations[rows], problem.codes[rows], layers, included
         )
         # Gradient of the ELBO per pair, −error/(2ν n) − T KL(q ‖ p)/N.
         scale = -0.5 / (state.noise_var * n)
@@ -177,7 +184,9 @@ def step(
             scale * residual.mean - kl_weight * parameters.residual / prior_residual_var,
             *by_logs(weights.encoder, encoder, prior.rows, prior.columns),
             *by_logs(weights.residual, residual, prior_residual_var, jnp.ones(())),
-            scale * by_shrinkage * shrinkage,
+            scale * by_layers.shrinkage * layers.shrinkage,
+            scale * by_layers.momentum,
+            scale * by_layers.step_size,
         )
         (moved, first, second), finite = _ascend(state, problem, gradient, rate * state.rate)
         usable = (error < largest_moment(error)) & finite
@@ -236,7 +245,7 @@ def elbo(state: VariationalState, problem: VariationalProblem, error: float, n_p
         logs = n * np.sum(rows) + m * np.sum(columns)
         return 0.5 * float(np.sum(np.exp(rows)) * np.sum(np.exp(columns)) - m * n - logs + squares)
 
-    encoder, residual, p, q, r, t, _ = parameters
+    encoder, residual, p, q, r, t, *_ = parameters
     d = len(encoder)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         kl = divergence(encoder - mean, p, q, rows, columns)

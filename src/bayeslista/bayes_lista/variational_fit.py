@@ -1,5 +1,6 @@
 """The learner of BayesLISTA: variational inference from the LMMSE start, output calibration, predictions."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -12,12 +13,12 @@ from jaxtyping import Array, Float, Int
 from bayeslista.bayes_lista import online, variational
 from bayeslista.bayes_lista.ascent import VariationalAscent, ascend_together, improved
 from bayeslista.bayes_lista.early_stopping import VariationalParameters, block_size, moments, weight_posterior
-from bayeslista.bayes_lista.lmmse import EncoderFold, lmmse_folds, step_size_and_shrinkage
 from bayeslista.bayes_lista.monte_carlo import drawn_variance
 from bayeslista.bayes_lista.output_calibration import Calibration, fast_spike_slab, fit_calibration, output_gain
 from bayeslista.bayes_lista.propagation import (
     CoupledWeights,
     LayerMatrices,
+    LayerParameters,
     RowColumn,
     in_dtype,
     layer_matrices,
@@ -28,10 +29,11 @@ from bayeslista.numerics.batching import in_blocks, root_mean_square
 from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.numerics.epochs import Epoch, EpochLog, Output, Units, powers_of_two
 from bayeslista.numerics.linear import estimate_design_matrix_and_noise
+from bayeslista.numerics.lmmse import SHRINKAGES, EncoderFold, lmmse_folds, step_size_and_shrinkage
 from bayeslista.numerics.precision import FAST_VARIANCES, AnyArray
 from bayeslista.numerics.soft_threshold_fast import Gaussian
+from bayeslista.numerics.stream_memory import StreamMemory
 
-_SHRINKAGES = (0.01 * 2.0 ** np.arange(7)).tolist()
 _ENOUGH_HELD_OUT, _MOST_FOLDS = 20, 5
 _DRAWN_SIGNALS, _DRAWS = 64, 32
 _NARROWEST = 0.1  # slab variance over that of the moments, where draws have a smaller variance
@@ -39,19 +41,21 @@ _FACTORED = 1e-4  # largest departure of a log variance from the sum of a row te
 
 
 class PosteriorParameters(NamedTuple):
-    """The learned posterior: means, log variances entry by entry, and log thresholds."""
+    """The learned posterior: means, log variances entry by entry; log thresholds, momenta and step sizes."""
 
     encoder: Float[np.ndarray, "D K"]
     residual: Float[np.ndarray, "D D"]
     encoder_log_var: Float[np.ndarray, "D K"]
     residual_log_var: Float[np.ndarray, "D D"]
     log_shrinkage: Float[np.ndarray, " L"]
+    momentum: Float[np.ndarray, " L"]
+    step_size: Float[np.ndarray, " L"]
 
     @classmethod
     def of(cls, parameters: VariationalParameters) -> Self:
         """From the parameters of an ascent."""
-        encoder, residual, p, q, r, t, log_shrinkage = map(np.asarray, parameters)
-        return cls(encoder, residual, p[:, None] + q, r[:, None] + t, log_shrinkage)
+        encoder, residual, p, q, r, t, *layers = map(np.asarray, parameters)
+        return cls(encoder, residual, p[:, None] + q, r[:, None] + t, *layers)
 
     def posterior(self) -> CoupledWeights[Gaussian]:
         """Means and variances."""
@@ -78,10 +82,10 @@ _elementwise_compiled = partial(fast_compiled, older_loops=False)
 
 @fast_compiled
 def _network_slab(
-    matrices: LayerMatrices, rows: Float[Array, "n K"], shrinkage: Float[AnyArray, " L"], ratio: Float[AnyArray, " D"]
+    matrices: LayerMatrices, rows: Float[Array, "n K"], layers: LayerParameters, ratio: Float[AnyArray, " D"]
 ) -> tuple[Array, ...]:
     """The network's own spike and slab, with a slab variance that scales the variance of the output by `ratio`."""
-    prob_active, mean, var = network_slab(propagate_layers(matrices, rows, shrinkage).entering, shrinkage[-1])
+    prob_active, mean, var = network_slab(propagate_layers(matrices, rows, layers).entering, layers.shrinkage[-1])
     wider = var + (ratio - 1) * (var + (1 - prob_active) * mean * mean)
     return prob_active, mean, jnp.maximum(wider, _NARROWEST * var)
 
@@ -90,12 +94,12 @@ def _network_slab(
 def _calibrated_slab(
     matrices: LayerMatrices,
     rows: Float[Array, "n K"],
-    shrinkage: Float[AnyArray, " L"],
+    layers: LayerParameters,
     calibration: Calibration,
     gain: float,
 ) -> tuple[Array, ...]:
     """The calibrated spike and slab."""
-    entering, output = propagate_layers(matrices, rows, shrinkage)
+    entering, output = propagate_layers(matrices, rows, layers)
     return fast_spike_slab(calibration, entering.mean, entering.var, gain * output.mean)
 
 
@@ -103,13 +107,13 @@ def _calibrated_slab(
 def _calibrated_moments(
     matrices: LayerMatrices,
     rows: Float[Array, "n K"],
-    shrinkage: Float[AnyArray, " L"],
+    layers: LayerParameters,
     calibration: Calibration,
     gain: float,
     units: Units,
 ) -> tuple[Array, ...]:
     """Mean (the network's own) and standard deviation of the calibrated spike and slab, in the units of the data."""
-    (c_mean, c_var), output = propagate_layers(matrices, rows / units.observation, shrinkage)
+    (c_mean, c_var), output = propagate_layers(matrices, rows / units.observation, layers)
     mean = gain * output.mean
     prob_active, slab_mean, var = fast_spike_slab(calibration, c_mean, c_var, in_dtype(mean, c_var.dtype))
     std = jnp.sqrt(prob_active * (var + (1 - prob_active) * slab_mean * slab_mean)).astype(mean.dtype)
@@ -132,6 +136,7 @@ class VariationalLearner:
     noise_var: float = field(init=False)
     # Monte Carlo variance of the output over that of the moments, for every coefficient.
     variance_ratio: Float[np.ndarray, " D"] | float = field(init=False, default=1.0)
+    memory: StreamMemory | None = field(init=False, default=None)  # of `learn_stream`, standardised
     # Arrays of `_on_device` and what they were made from; not part of the state that is copied, pickled or saved.
     _device_arrays: Any = field(init=False, default=None, repr=False)
 
@@ -229,7 +234,7 @@ class VariationalLearner:
             # The estimate of the matrix depends on all training pairs: only held-out pairs validate it.
             validation = [EncoderFold(encoder, Y[held_out], B[held_out])]
         if start is None:
-            shrinkages = _SHRINKAGES if self.start_shrinkage is None else [self.start_shrinkage]
+            shrinkages = SHRINKAGES if self.start_shrinkage is None else (self.start_shrinkage,)
             start = step_size_and_shrinkage(design_matrix, validation, self.n_layers, shrinkages)
         step_size, threshold = start
         state, problem = variational.init(
@@ -245,15 +250,13 @@ class VariationalLearner:
     def output(self, Y: Float[np.ndarray, "n K"], include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
         if include_noise:
-            matrices, shrinkage, calibration, gain, _ = self._on_device()
+            matrices, layers, calibration, gain, _ = self._on_device()
             return Output(
-                *in_blocks(
-                    lambda rows: _calibrated_slab(matrices, rows, shrinkage, calibration, gain), Y, self._block(Y)
-                )
+                *in_blocks(lambda rows: _calibrated_slab(matrices, rows, layers, calibration, gain), Y, self._block(Y))
             )
-        matrices, shrinkage = layer_matrices(self.parameters.factored_posterior(), self.scaled_matrix), self.shrinkage
-        ratio = np.asarray(self.variance_ratio, shrinkage.dtype)
-        return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, shrinkage, ratio), Y, self._block(Y)))
+        matrices, layers = layer_matrices(self.parameters.factored_posterior(), self.scaled_matrix), self.layers
+        ratio = np.asarray(self.variance_ratio, layers.shrinkage.dtype)
+        return Output(*in_blocks(lambda rows: _network_slab(matrices, rows, layers, ratio), Y, self._block(Y)))
 
     def moments(self, Y: Float[np.ndarray, "n K"]) -> tuple[Float[np.ndarray, "n D"], ...]:
         """Mean and standard deviation of the calibrated spike and slab, all in the units of the data."""
@@ -261,12 +264,12 @@ class VariationalLearner:
         return in_blocks(lambda rows: _calibrated_moments(matrices, rows, *scalars), Y, self._block(Y))
 
     def _on_device(self) -> tuple[Any, ...]:
-        """Matrices, thresholds, calibration, gain and units as device arrays, kept until a source changes."""
+        """Matrices, layers, calibration, gain and units as device arrays, kept until a source changes."""
         source = self.parameters, self.scaled_matrix, self.calibration, self.gain
         kept, arrays = self._device_arrays or ((None,) * len(source), ())
         if any(old is not new for old, new in zip(kept, source, strict=True)):
             matrices = layer_matrices(self.parameters.factored_posterior(), self.scaled_matrix, FAST_VARIANCES)
-            arrays = jax.device_put((matrices, self.shrinkage, self.calibration, self.gain, self.units))
+            arrays = jax.device_put((matrices, self.layers, self.calibration, self.gain, self.units))
             self._device_arrays = source, arrays
         return arrays
 
@@ -292,14 +295,68 @@ class VariationalLearner:
         """The threshold of each layer."""
         return np.exp(self.parameters.log_shrinkage)
 
+    @property
+    def layers(self) -> LayerParameters:
+        """Threshold, momentum and step size of each layer."""
+        return LayerParameters(self.shrinkage, self.parameters.momentum, self.parameters.step_size)
+
+    def learn_stream(
+        self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"], max_iter: int, tol: float
+    ) -> Epoch:
+        """Update by more pairs, one by one; after 100, 200, 400, … of them, fit anew to the last ones."""
+        memory = self.memory or StreamMemory.empty(Y, B)
+        epoch = self._stream_epoch(0, {}, {})
+        for part in memory.until_fits(len(B)):
+            memory = memory.append(Y[part], B[part])
+            row = self.filter_once(Y[part], B[part])
+            epoch = epoch.and_then(row)
+            if memory.is_fit_due:
+                self._fit_memory(memory, max_iter, tol)
+        self.memory = memory
+        return epoch
+
+    def _fit_memory(self, memory: StreamMemory, max_iter: int, tol: float) -> None:
+        """Fit anew to the pairs of the memory; keep that where it is better on every tenth, else recalibrate there."""
+        Y, B = memory.observations, memory.codes
+        held_out = memory.held_out
+        training, validation = (Y[~held_out], B[~held_out]), (Y[held_out], B[held_out])
+        # A given matrix that the pairs contradict is estimated instead.
+        known = None if self.given_matrix is None else self.scaled_matrix
+        if known is not None and _explains(estimate_design_matrix_and_noise(*training)[0], known, *validation):
+            known = None
+        fresh = copy(self)
+        fresh.given_matrix = None if known is None else self.given_matrix
+        fresh.learn(*training, np.random.default_rng(memory.n_seen), max_iter, tol)
+
+        def squared_error(learner: Self) -> float:
+            mean = learner._own_moments(validation[0])[2]
+            return float(np.nan_to_num(np.sum((learner.gain * mean - validation[1]) ** 2), nan=np.inf))
+
+        if squared_error(fresh) < squared_error(self):
+            vars(self).update(vars(fresh))
+        elif len(validation[1]) >= _ENOUGH_HELD_OUT:
+            c_mean, c_var, mean, _ = self._own_moments(validation[0])
+            self.gain = output_gain(mean, validation[1])
+            self.calibration = fit_calibration(c_mean, c_var, self.gain * mean, validation[1])
+
+    def _own_moments(self, Y: Float[np.ndarray, "n K"]) -> tuple[Float[np.ndarray, "n D"], ...]:
+        """Mean and variance before the last threshold and after it, standardised."""
+        matrices, layers = layer_matrices(self.parameters.factored_posterior(), self.scaled_matrix), self.layers
+
+        def rows(each: Float[Array, "n K"]) -> tuple[Array, ...]:
+            entering, output = propagate_layers(matrices, each, layers)
+            return *entering, *output
+
+        return in_blocks(rows, Y, self._block(Y))
+
     def filter_once(self, Y: Float[np.ndarray, "n K"], B: Float[np.ndarray, "n D"]) -> Epoch:
         """Update the posterior by pairs in the order given; thresholds, noise and calibration are held."""
         noise_var = jnp.asarray(self.noise_var, B.dtype)
-        given, shrinkage = jnp.asarray(self.scaled_matrix), jnp.asarray(self.shrinkage)
+        given, layers = jnp.asarray(self.scaled_matrix), jax.tree.map(jnp.asarray, self.layers)
         posterior, infos = self.parameters.posterior(), []
         for part in powers_of_two(len(B)):
             pairs = jnp.asarray(Y[part]), jnp.asarray(B[part])
-            posterior, info = online.filter_pairs(posterior, given, *pairs, shrinkage, noise_var)
+            posterior, info = online.filter_pairs(posterior, given, *pairs, layers, noise_var)
             infos.append(info)
         info = jax.tree.map(lambda *parts: sum(parts), *infos)
         (encoder, encoder_var), (residual, residual_var) = jax.tree.map(np.asarray, posterior)
@@ -309,16 +366,38 @@ class VariationalLearner:
             encoder_log_var=np.log(encoder_var),
             residual_log_var=np.log(residual_var),
         )
-        values: dict[str, float | np.ndarray] = {
-            "n_pairs": len(B),
-            "training_nmse": float(info.relative_error) / max(int(info.n_codes), 1),
-            "encoder_var": float(np.mean(encoder_var)),
-            "residual_var": float(np.mean(residual_var)),
+        return self._stream_epoch(
+            len(B),
+            {"training_nmse": float(info.relative_error) / max(int(info.n_codes), 1)},
+            {"clipped": int(info.clipped), "rejected": int(info.rejected)},
+        )
+
+    def _stream_epoch(self, n_pairs: int, values: dict[str, float], counts: dict[str, int]) -> Epoch:
+        """The epoch of pairs of a stream, in the units of the data."""
+        encoder, residual = self.parameters.posterior()
+        state: dict[str, float | np.ndarray] = {
+            "n_pairs": n_pairs,
+            "training_nmse": np.nan,
+            "encoder_var": float(np.mean(encoder.var)),
+            "residual_var": float(np.mean(residual.var)),
             "noise_std": float(np.sqrt(self.noise_var)) * self.units.code,
             "shrinkage": self.shrinkage * self.units.code,
+            "momentum": self.parameters.momentum,
+            "step_size": self.parameters.step_size,
         }
-        counts = {"clipped": int(info.clipped), "rejected": int(info.rejected)}
-        return Epoch(values, counts, {"rejected": len(B) * (encoder.size + residual.size)})
+        n_updates = n_pairs * (encoder.mean.size + residual.mean.size)
+        return Epoch({**state, **values}, {"clipped": 0, "rejected": 0, **counts}, {"rejected": n_updates})
+
+
+def _explains(
+    better: Float[np.ndarray, "K D"],
+    than: Float[np.ndarray, "K D"],
+    Y: Float[np.ndarray, "n K"],
+    B: Float[np.ndarray, "n D"],
+) -> bool:
+    """Whether one design matrix has a smaller mean squared residual than another, by more than a standard error."""
+    gain = np.mean((Y - B @ than.T) ** 2 - (Y - B @ better.T) ** 2, axis=1)
+    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
 
 def _variance_ratio(
@@ -329,9 +408,9 @@ def _variance_ratio(
     random: np.random.Generator,
 ) -> Float[np.ndarray, " D"]:
     """Monte Carlo variance of the output over that of the moments, summed over signals; 1 where one is not usable."""
-    weights, shrinkage = weight_posterior(parameters)
+    weights, layers = weight_posterior(parameters)
     with np.errstate(over="ignore", invalid="ignore"):
-        drawn = np.sum(drawn_variance(weights, design_matrix, Y, shrinkage, _DRAWS, random), axis=0)
+        drawn = np.sum(drawn_variance(weights, design_matrix, Y, layers, _DRAWS, random), axis=0)
     total = np.sum(output_var, axis=0, dtype=np.float64)
     usable = np.isfinite(drawn) & (drawn > 0) & np.isfinite(total) & (total > 0)
     return np.where(usable, drawn, 1) / np.where(usable, total, 1)

@@ -27,9 +27,9 @@ from bayeslista.estimators.validation import (
 )
 from bayeslista.io.checkpoints import Checkpoint
 from bayeslista.numerics.epochs import Epoch
+from bayeslista.numerics.stream_memory import FIRST_FIT, StreamMemory
 
 _TOLERATED, _FEW = 1e-2, 20  # share and number of failed updates that go without a warning
-_STREAM_START = 100  # pairs that decide units and design matrix of `partial_fit`
 
 _Rows = Float[NDArray[Any], "n K"]
 _Codes = Float[NDArray[Any], "n D"]
@@ -44,9 +44,14 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     with an independent Gaussian for every weight [1]_. Means and variances are propagated through the layers in closed
     form. The prediction is a spike at zero and a Gaussian slab for every coefficient.
 
-    By default the weights are coupled as in LISTA-CP, :math:`S = I - W X + R`, and W, R and a threshold for
-    each layer are learned by variational inference on those moments, starting at the linear minimum mean square error
-    estimator. Validation pairs decide early stopping and calibrate the predicted distribution.
+    By default the weights are coupled as in LISTA-CP, :math:`S = I - W X + R`, and W, R and for each layer a threshold,
+    a momentum :math:`\mu` and a step size :math:`\gamma` are learned by variational inference on those moments,
+    starting at the linear minimum mean square error estimator: :math:`u = \hat\beta + \mu (\hat\beta - \hat\beta')`
+    extrapolates from the last two layers and :math:`c = u + \gamma (W y + S u - u)` is thresholded next. The variance
+    of a weight is the product of a number of its row and one of its column: a departure from the paper's one variance a
+    weight, for speed. :math:`P(|c| > \lambda)` is the network's own probability of being active, :math:`1 - \omega`;
+    that of predictions is a calibrated head on c. Validation pairs decide early stopping and calibrate the predicted
+    distribution.
 
     Parameters
     ----------
@@ -103,6 +108,8 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         Mean and standard deviation of ``S``.
     shrinkage_ : ndarray of shape (n_layers,)
         The threshold of each layer.
+    momentum_, step_size_ : ndarray of shape (n_layers,)
+        Momentum and step size of each layer, 0 and 1 for "adf"; the momentum of the first has no effect.
     noise_std_ : float
         Standard deviation of the codes about the network's output, as of training.
     n_iter_ : int
@@ -304,8 +311,11 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Update the posterior by more pairs, once, in the order given.
 
-        After a variational `fit` every pair is one bounded step of the natural gradient; otherwise, and without a
-        `fit`, it is assumed density filtering.
+        With variational inference every pair is one bounded step of the natural gradient, and after 100, 200, 400, …
+        2,000 pairs, and then every 2,000, a network is fitted anew to the last ones, at most 2,000, which are kept.
+        Every tenth pair of the stream decides whether it takes over, and else recalibrates the network at hand. A
+        design matrix that the pairs contradict is estimated instead. Without a `fit`, the first 100 pairs are filtered
+        as by "adf". With "adf" it is assumed density filtering throughout.
 
         Without a `fit`, the posterior starts at ISTA's weights. Units, and a design matrix that is not given, are
         estimated from the first 100 pairs, which are kept until then: up to there every call starts again from all of
@@ -334,10 +344,10 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             )
         anew = first or self._first_pairs is not None
         with self._precision():
-            start = observations[:_STREAM_START], codes[:_STREAM_START]
-            learner = self._new_filter(*start) if anew else copy(self._learner)
-            row = learner.filter_once(observations / learner.units.observation, codes / learner.units.code)
-        first_pairs = (observations, codes) if anew and len(codes) < _STREAM_START else None
+            start = observations[:FIRST_FIT], codes[:FIRST_FIT]
+            learner = copy(self._learner) if not anew else self._new_stream(*start)
+            row = self._stream(learner, observations / learner.units.observation, codes / learner.units.code)
+        first_pairs = (observations, codes) if anew and len(codes) < FIRST_FIT else None
         online = row if anew or self._online is None else self._online.and_then(row)
         self._install(learner, [] if anew else self._epochs, online=online, first_pairs=first_pairs, new=[row])
         return self
@@ -382,6 +392,18 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             prob_active, slab_mean, slab_var = self._learner.output(Y / observation_unit, include_noise)
         return SpikeSlab._of(prob_active, slab_mean * code_unit, slab_var * code_unit**2)
 
+    def _stream(self, learner: VariationalLearner | FilteringLearner, Y: _Rows, B: _Codes) -> Epoch:
+        """Update a learner by standardised pairs."""
+        if isinstance(learner, FilteringLearner):
+            return learner.filter_once(Y, B)
+        begin = 0
+        if not hasattr(learner, "parameters"):  # the first pairs of a stream without a fit
+            begin = FIRST_FIT
+            learner.learn(Y[:begin], B[:begin], np.random.default_rng(0), self.max_iter, self.tol)
+            learner.memory = StreamMemory.empty(Y, B).append(Y[:begin], B[:begin])
+        row = learner.learn_stream(Y[begin:], B[begin:], self.max_iter, self.tol)
+        return row._replace(values={**row.values, "n_pairs": len(B)})
+
     def _threshold(self) -> float | None:
         return None if isinstance(self.shrinkage, str) else float(self.shrinkage)
 
@@ -391,6 +413,10 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         # One that is not given is estimated inside, without the pairs that are held out.
         given = None if self.design_matrix is None else self._resolve_design_matrix(Y, B)
         return VariationalLearner.start(given, Y, B, self.n_layers, self._threshold(), self.validation_fraction)
+
+    def _new_stream(self, Y: _Rows, B: _Codes) -> VariationalLearner | FilteringLearner:
+        """The learner of a stream without a fit; up to 100 pairs it is assumed density filtering."""
+        return self._new_learner(Y, B) if len(B) == FIRST_FIT else self._new_filter(Y, B)
 
     def _new_filter(self, Y: _Rows, B: _Codes) -> VariationalLearner | FilteringLearner:
         settings = self.n_layers, self._threshold(), self.prior, self.evidence, self.learn_noise
@@ -418,13 +444,17 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         self.encoder_, self.encoder_std_ = encoder.mean * gain, np.sqrt(encoder.var) * gain
         self.recurrent_, self.recurrent_std_ = recurrent.mean, np.sqrt(recurrent.var)
         self.shrinkage_ = learner.shrinkage * learner.units.code
+        self.momentum_, self.step_size_ = np.zeros_like(self.shrinkage_), np.ones_like(self.shrinkage_)
+        if isinstance(learner, VariationalLearner):
+            self.momentum_, self.step_size_ = map(np.asarray, learner.layers[1:])
         self.noise_std_ = float(np.sqrt(learner.noise_var)) * learner.units.code
         self.design_matrix_ = learner.design_matrix
         rows = epochs if online is None else [*epochs, online]
         self.n_iter_ = len(rows)
         values = list(dict.fromkeys(name for row in rows for name in row.values))
+        missing = {name: np.nan * np.asarray(row.values[name]) for row in rows for name in row.values}
         counts = list(dict.fromkeys(name for row in rows for name in row.counts))
-        self.history_ = {name: np.array([row.values.get(name, np.nan) for row in rows]) for name in values}
+        self.history_ = {name: np.array([row.values.get(name, missing[name]) for row in rows]) for name in values}
         self.history_ |= {name: np.array([row.counts.get(name, 0) for row in rows]) for name in counts}
         self.diagnostics_ = {name: int(self.history_[name].sum()) for name in counts}
         _warn_of_failures(rows if new is None else new)

@@ -4,6 +4,7 @@ import math
 from functools import partial
 from typing import Any, ClassVar, Self
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +25,8 @@ from bayeslista.lista import training
 from bayeslista.lista.training import CodePairs, LearningRates, ListaInfo, ListaState, ListaWeights
 from bayeslista.numerics.batching import in_blocks, root_mean_square
 from bayeslista.numerics.epochs import Units
-from bayeslista.numerics.linear import ista_weights
+from bayeslista.numerics.linear import estimate_design_matrix_and_noise, ista_weights
+from bayeslista.numerics.lmmse import SHRINKAGES, EncoderFold, lmmse_folds, step_size_and_shrinkage
 
 
 class LISTA(CallbackSupportMixin, BaseSparseCoder):
@@ -32,9 +34,11 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
 
     X are observations and y their sparse codes; for a table of features and a response: `SpikeSlabRegressor`.
 
-    Each layer computes ``β ← h_λ(W y + S β)`` with one ``W`` and one ``S`` for all layers and a threshold
-    ``λ`` for each. Training [1]_ starts at ISTA and descends on the mean squared error of the codes. The weights of
-    the epoch with the least error on validation pairs are kept.
+    Each layer computes ``β_l = h_λ(u + γ (W y + S u − u))``, ``u = β_{l−1} + μ (β_{l−1} − β_{l−2})``, with one ``W``
+    and one ``S`` for all layers, and for each a threshold ``λ``, a momentum ``μ`` and a step size ``γ``: as FISTA is
+    ISTA with momentum, this is LISTA [1]_ with momentum. Training starts at the linear minimum mean square error
+    estimator and descends on the mean squared error of the codes. The weights of the epoch with the least error on
+    validation pairs are kept.
 
     Parameters
     ----------
@@ -42,21 +46,26 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         How many soft-thresholdings, the first included.
     design_matrix : array-like of shape (n_observed, n_components), default=None
         ``X`` in ``y = X β + noise``, for the start. None estimates it from the pairs by ridge regression.
-    shrinkage : float, default=0.1
-        The threshold at the start, in the units of the codes, or throughout without `learn_shrinkage`. A learned
-        one starts at most at the root mean square of ``W y``, because a network without active coefficients has no
-        gradient.
+    start : {"lmmse", "ista"}, default="lmmse"
+        Where training starts: ``W`` of the linear minimum mean square error estimator, times a step size of at most
+        one that is chosen on the pairs; or that of ISTA. ``S = I − W X`` for both.
+    shrinkage : "auto" or float, default="auto"
+        The threshold at the start, in the units of the codes, or throughout without `learn_shrinkage`; "auto" chooses
+        one on the pairs. A learned one starts at most at the root mean square of ``W y``, because a network without
+        active coefficients has no gradient.
     learn_shrinkage : bool, default=True
         Whether to learn a threshold for each layer.
+    learn_momentum : bool, default=True
+        Whether to learn a momentum and a step size for each layer; without them it is ``β ← h_λ(W y + S β)``.
     coupled_weights : bool, default=True
         Whether to couple the weights through the design matrix, as in LISTA-CP: ``W`` and ``R`` in
         ``S = I − W X + R`` are trained in place of ``W`` and ``S``. It is the same network, and overfits far less.
     optimizer : {"adam", "sgd"}, default="adam"
         "adam" works on observations and codes brought to unit root mean square, "sgd" on the data as they are.
-    learning_rate : float, default=0.2
+    learning_rate : float, default=0.02
         For "sgd" the rate of every weight, for the mean squared error over coefficients. For "adam" it is
-        relative to the problem: about the most that a step changes ``W X`` in spectral norm; what else changes
-        ``S``, and the thresholds in units of the codes' root mean square, move a tenth of it.
+        relative to the problem: about the most that a step changes ``W X`` in spectral norm, a momentum, a step size,
+        and a threshold in units of the codes' root mean square; what else changes ``S`` moves a tenth of it.
     batch_size : int, default=16
         Pairs per step.
     max_iter : int, default=200
@@ -87,8 +96,12 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         ``S``.
     shrinkage_ : ndarray of shape (n_layers,)
         The threshold of each layer.
+    momentum_ : ndarray of shape (n_layers,)
+        The momentum of each layer; that of the first has no effect.
+    step_size_ : ndarray of shape (n_layers,)
+        The step size of each layer.
     step_inverse_ : float
-        ``τ`` of the start.
+        ``τ`` of ISTA's step.
     n_iter_ : int
         Epochs run.
     history_ : dict of str to ndarray, one entry an epoch
@@ -135,7 +148,10 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseSparseCoder._parameter_constraints,
+        "start": [StrOptions({"lmmse", "ista"})],
+        "shrinkage": [NOT_NEGATIVE, StrOptions({"auto"})],
         "learn_shrinkage": ["boolean"],
+        "learn_momentum": ["boolean"],
         "coupled_weights": ["boolean"],
         "optimizer": [StrOptions({"adam", "sgd"})],
         "learning_rate": [POSITIVE],
@@ -151,11 +167,13 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         n_layers: int = 10,
         *,
         design_matrix: ArrayLike | None = None,
-        shrinkage: float = 0.1,
+        start: str = "lmmse",
+        shrinkage: float | str = "auto",
         learn_shrinkage: bool = True,
+        learn_momentum: bool = True,
         coupled_weights: bool = True,
         optimizer: str = "adam",
-        learning_rate: float = 0.2,
+        learning_rate: float = 0.02,
         batch_size: int = 16,
         max_iter: int = 200,
         tol: float = 1e-4,
@@ -167,8 +185,10 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
     ) -> None:
         self.n_layers = n_layers
         self.design_matrix = design_matrix
+        self.start = start
         self.shrinkage = shrinkage
         self.learn_shrinkage = learn_shrinkage
+        self.learn_momentum = learn_momentum
         self.coupled_weights = coupled_weights
         self.optimizer = optimizer
         self.learning_rate = learning_rate
@@ -230,8 +250,10 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         return cls(
             n_layers,
             design_matrix=design_matrix,
+            start="ista",
             shrinkage=shrinkage,
             learn_shrinkage=False,
+            learn_momentum=False,
             coupled_weights=False,
             optimizer="sgd",
             learning_rate=1e-4,
@@ -280,30 +302,26 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         learned_from = CodePairs(*(values[order[n_held_out:]] for values in pairs))
         validation = CodePairs(*(values[order[:n_held_out]] for values in pairs)) if n_held_out else learned_from
 
-        # Start at ISTA's weights.
         gain = units.observation / units.code
         design_matrix = self.design_matrix_ / gain
-        start = ista_weights(design_matrix)
         coupling = design_matrix if self.coupled_weights else None
-        shrinkage = self.shrinkage / units.code
-        if self.learn_shrinkage:
-            shrinkage = min(shrinkage, root_mean_square(np.asarray(learned_from.observations @ start.encoder.T)))
-        weights = ListaWeights(
-            start.encoder,
-            np.eye(len(start.recurrent), dtype=self.dtype_) if self.coupled_weights else start.recurrent,
-            np.full(self.n_layers, shrinkage, self.dtype_),
-        )
+        step_inverse = ista_weights(design_matrix).step_inverse
+        weights = self._start_weights(learned_from, design_matrix, units.code)
         state = training.init(weights, validation, coupling, optimizer=self.optimizer)
-        rates = self._rates(design_matrix.shape, math.sqrt(start.step_inverse))
+        rates = self._rates(design_matrix.shape, math.sqrt(step_inverse))
 
         def fitted(best: ListaWeights) -> dict[str, Any]:
             # By NumPy: there is nothing to compile for it.
-            encoder, recurrent, shrinkage = training.decoupled(ListaWeights(*map(np.asarray, best)), coupling)
+            encoder, recurrent, shrinkage, momentum, step_size = training.decoupled(
+                jax.tree.map(np.asarray, best), coupling
+            )
             return {
                 "design_matrix_": self.design_matrix_,
                 "encoder_": np.asarray(encoder) / gain,
                 "recurrent_": np.asarray(recurrent),
                 "shrinkage_": np.asarray(shrinkage) * units.code,
+                "momentum_": np.zeros_like(shrinkage) if momentum is None else np.asarray(momentum),
+                "step_size_": np.ones_like(shrinkage) if step_size is None else np.asarray(step_size),
             }
 
         infos: list[ListaInfo] = []
@@ -319,7 +337,30 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         n_batches = -(-len(learned_from.codes) // min(self.batch_size, len(learned_from.codes)))
         self._report(infos, float(state.best_error), units.code, n_held_out, n_batches)
         self.__dict__.update(fitted(state.best))
-        self.step_inverse_ = start.step_inverse * gain**2
+        self.step_inverse_ = step_inverse * gain**2
+
+    def _start_weights(self, pairs: CodePairs, design_matrix: Float[NDArray[Any], "K D"], unit: float) -> ListaWeights:
+        """Weights and thresholds before training, in standardised units; `unit` is that of the codes."""
+        rows: tuple[Any, Any] = (pairs.observations, pairs.codes)
+        given = None if isinstance(self.shrinkage, str) else self.shrinkage / unit
+        shrinkages = SHRINKAGES if given is None else (given,)
+        identity = np.eye(design_matrix.shape[1], dtype=self.dtype_)
+        if self.start == "ista":
+            encoder, recurrent, _ = ista_weights(design_matrix)
+            _, shrinkage = step_size_and_shrinkage(design_matrix, [EncoderFold(encoder, *rows)], 1, shrinkages)
+        else:
+            noise_var = estimate_design_matrix_and_noise(*rows)[1] if self.design_matrix is None else None
+            encoder, folds = lmmse_folds(design_matrix, *rows, noise_var)
+            step_size, shrinkage = step_size_and_shrinkage(design_matrix, folds, self.n_layers, shrinkages)
+            encoder = (step_size * encoder).astype(self.dtype_)
+            recurrent = identity - encoder @ design_matrix
+        if self.learn_shrinkage:
+            shrinkage = min(shrinkage, root_mean_square(np.asarray(pairs.observations @ encoder.T)))
+        thresholds = np.full(self.n_layers, shrinkage, self.dtype_)
+        weights = ListaWeights(encoder, identity if self.coupled_weights else recurrent, thresholds)
+        if self.learn_momentum:
+            weights = weights._replace(momentum=np.zeros_like(thresholds), step_size=np.ones_like(thresholds))
+        return weights
 
     def _is_stale(self, state: ListaState) -> bool:
         """Whether the last epochs have not lowered the error any more."""
@@ -327,12 +368,12 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
 
     def _rates(self, shape: tuple[int, ...], norm: float) -> LearningRates:
         """Learning rates for a design matrix of this shape and spectral norm."""
-        learn = float(self.learn_shrinkage)
+        rate = self.learning_rate
+        of_layers = rate * self.learn_shrinkage, rate, rate
         if self.optimizer == "sgd":
-            return LearningRates(self.learning_rate, self.learning_rate, self.learning_rate * learn)
+            return LearningRates(rate, rate, *of_layers)
         # A step of Adam is at most its rate in every entry: in spectral norm, √(rows · columns) times that.
-        slow = self.learning_rate / 10
-        return LearningRates(self.learning_rate / (norm * math.sqrt(math.prod(shape))), slow / shape[1], slow * learn)
+        return LearningRates(rate / (norm * math.sqrt(math.prod(shape))), 0.1 * rate / shape[1], *of_layers)
 
     def _report(
         self, infos: list[ListaInfo], best_error: float, code_scale: float, n_held_out: int, n_batches: int
@@ -363,5 +404,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
 
     def _predict_codes(self, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         weights = ListaWeights(self.encoder_, self.recurrent_, self.shrinkage_)
+        if self.momentum_.any() or (self.step_size_ != 1).any():
+            weights = weights._replace(momentum=self.momentum_, step_size=self.step_size_)
         with self._precision():
             return in_blocks(lambda rows: training.predict(weights, rows), Y)

@@ -81,7 +81,10 @@ def _estimator(record: Nested, path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"{path} holds no estimator of this version of bayeslista ({name!r}).")
     invalid = _first_invalid(name, state)
     if invalid is not None:
-        raise ValueError(f"{path} holds no {name} that could work: {invalid} is missing or not as it should be.")
+        raise ValueError(
+            f"{path} holds no {name} that could work: {invalid} is missing or not as it should be. "
+            "If the file is of an earlier version, fit and save the model anew."
+        )
     kind = _ESTIMATORS[name]
     values = {key: _estimator(part, path) if isinstance(part, Nested) else part for key, part in state.items()}
     estimator = kind(**{key: values[key] for key in kind._get_param_names() if key in values})
@@ -147,6 +150,10 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
+def _is_vector(value: Any) -> bool:
+    return _is_array(value) and value.ndim == 1
+
+
 def _is_real(value: Any) -> bool:
     return isinstance(value, float | np.floating)
 
@@ -169,7 +176,7 @@ _PROXIMAL: _Checks = {**_WEIGHTS, "step_inverse_": _is_real, "shrinkage_": _is_r
 _ATTRIBUTES_OF: dict[str, _Checks] = {
     "ISTA": _PROXIMAL,
     "FISTA": _PROXIMAL,
-    "LISTA": {**_PROXIMAL, "shrinkage_": lambda value: _is_array(value) and value.ndim == 1},
+    "LISTA": {**_PROXIMAL, **dict.fromkeys(("shrinkage_", "momentum_", "step_size_"), _is_vector)},
     "BayesLISTA": {**_WEIGHTS, "_learner": lambda value: isinstance(value, FilteringLearner | VariationalLearner)},
     "SpikeSlabNet": {"_learner": lambda value: isinstance(value, SpikeSlabLearner)},
 }

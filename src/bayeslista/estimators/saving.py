@@ -16,6 +16,7 @@ from bayeslista.io.checkpoints import FitRecord, package_versions
 from bayeslista.io.records import write_record
 from bayeslista.numerics.epochs import Epoch, Units
 from bayeslista.numerics.soft_threshold_fast import Gaussian
+from bayeslista.numerics.stream_memory import StreamMemory
 from bayeslista.spike_slab.denoiser import SlabPrior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, Statistics
 from bayeslista.spike_slab.fitting import Agreement, Assumed, Learned, SpikeSlabLearner
@@ -51,7 +52,7 @@ RECORDS: dict[str, type] = {
     for kind in (
         *(AdfPosterior, Calibration, FilteringLearner, FreeWeights, Gamma, Gaussian, PosteriorParameters, PriorFactor),
         *(Agreement, Assumed, Base, GaussianBase, Head, HeadScalars, LayerScalars, Learned, NetworkScalars),
-        *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, VariationalLearner),
+        *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, StreamMemory, VariationalLearner),
         *(CodePrior, Epoch, FitRecord, IsotonicMap, LogisticMap, Nested, Recalibration, RegressionDraws, Units),
     )
 }

@@ -1,9 +1,13 @@
 """Training of LISTA: gradient descent on the mean squared error of an unrolled ISTA.
 
-The network computes ``β ← h_λₗ(W y + S β)`` in L layers that share ``W`` and ``S``, each with its own threshold. Its
-parametrisation is either free, ``W`` and ``S``, or with coupled weights as in LISTA-CP, ``S = A − W X`` with the design
-matrix ``X``: a step in ``W`` then keeps the relation ``S = I − W X`` of ISTA, and only ``A``, which starts at the
-identity, departs from it.
+The network computes ``β ← h_λₗ(W y + S β)`` in L layers that share ``W`` and ``S``, each with its own threshold; if it
+is accelerated, also with its own momentum and step size, as in FISTA but learned:
+
+    u_l = β_{l−1} + μ_l (β_{l−1} − β_{l−2}),   c_l = u_l + γ_l (W y + S u_l − u_l),   β_l = h_λₗ(c_l),   β_0 = 0.
+
+Its parametrisation is either free, ``W`` and ``S``, or with coupled weights as in LISTA-CP, ``S = A − W X`` with the
+design matrix ``X``: a step in ``W`` then keeps the relation ``S = I − W X`` of ISTA, and only ``A``, which starts at
+the identity, departs from it.
 
 `init` starts from given weights; `step` is one epoch over the pairs in mini-batches and keeps the weights with the
 least error on the validation pairs. Both are pure functions, and one compiled `step` serves all epochs.
@@ -24,11 +28,13 @@ from bayeslista.numerics.precision import AnyArray
 
 
 class ListaWeights(NamedTuple):
-    """``W``, ``S`` (or ``A = S + W X`` of coupled weights) and the threshold of each layer, never negative."""
+    """``W``, ``S`` (or ``A = S + W X`` of coupled weights); thresholds, momenta and step sizes of the layers."""
 
     encoder: Float[AnyArray, "D K"]
     recurrent: Float[AnyArray, "D D"]
-    shrinkage: Float[AnyArray, " L"]
+    shrinkage: Float[AnyArray, " L"]  # never negative
+    momentum: Float[AnyArray, " L"] | None = None  # that of the first layer has no effect; None: not accelerated
+    step_size: Float[AnyArray, " L"] | None = None  # None with momentum
 
 
 class LearningRates(NamedTuple):
@@ -37,6 +43,8 @@ class LearningRates(NamedTuple):
     encoder: float
     recurrent: float
     shrinkage: float
+    momentum: float = 0.0
+    step_size: float = 0.0
 
 
 class CodePairs(NamedTuple):
@@ -84,11 +92,24 @@ def predict(weights: ListaWeights, observations: Float[AnyArray, "n K"]) -> Floa
     """Codes of the last layer; the weights are free ones."""
     drive = jnp.matmul(observations, weights.encoder.T)
 
-    def layer(codes: Array, shrinkage: Any) -> tuple[Array, None]:
-        return soft_threshold(drive + codes @ weights.recurrent.T, shrinkage), None
+    if weights.momentum is None or weights.step_size is None:
 
-    first = soft_threshold(drive, weights.shrinkage[0])
-    return jax.lax.scan(layer, first, weights.shrinkage[1:])[0]
+        def plain_layer(codes: Array, shrinkage: Any) -> tuple[Array, None]:
+            return soft_threshold(drive + codes @ weights.recurrent.T, shrinkage), None
+
+        first = soft_threshold(drive, weights.shrinkage[0])
+        return jax.lax.scan(plain_layer, first, weights.shrinkage[1:])[0]
+
+    def layer(carry: tuple[Array, Array], of_layer: tuple[Any, ...]) -> tuple[tuple[Array, Array], None]:
+        (codes, before), (shrinkage, momentum, step_size) = carry, of_layer
+        extrapolated = codes + momentum * (codes - before)
+        moved = drive + extrapolated @ weights.recurrent.T
+        entering = extrapolated + step_size * (moved - extrapolated)
+        return (soft_threshold(entering, shrinkage), codes), None
+
+    first = soft_threshold(weights.step_size[0] * drive, weights.shrinkage[0])
+    of_layers = weights.shrinkage[1:], weights.momentum[1:], weights.step_size[1:]
+    return jax.lax.scan(layer, (first, jnp.zeros_like(first)), of_layers)[0][0]
 
 
 def make_batches(order: Int[np.ndarray, " n"], batch_size: int) -> MiniBatches:
@@ -140,10 +161,11 @@ def step(
         weights, moments = carry
         pairs = CodePairs(training.observations[batch.rows], training.codes[batch.rows])
         loss, gradient = jax.value_and_grad(_loss)(weights, pairs, batch.present, design_matrix)
-        usable = jnp.isfinite(sum(jnp.sum(part * part) for part in gradient))
+        usable = jnp.isfinite(sum(jnp.sum(part * part) for part in jax.tree.leaves(gradient)))
         direction, new_moments = _adam().update(gradient, moments) if optimizer == "adam" else (gradient, None)
         steps = zip(weights, rates, direction, strict=True)
-        moved = ListaWeights(*(weight - rate * towards for weight, rate, towards in steps))
+        parts: list[Any] = [None if w is None else w - rate * towards for w, rate, towards in steps]
+        moved = ListaWeights(*parts)
         moved = moved._replace(shrinkage=jnp.maximum(moved.shrinkage, 0.0))  # λ ≥ 0
         kept = jax.tree.map(partial(jax.lax.select, usable), (moved, new_moments), (weights, moments))
         return kept, (jnp.where(usable, loss, 0.0), usable, batch.present.sum())

@@ -150,8 +150,18 @@ class _TwoSides(NamedTuple):
 def fast_moments(mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, ""]) -> Gaussian:
     """Mean and variance of the soft-thresholded Gaussian, each in its own floating type."""
     if var.dtype == np.float32:
-        return _short_moments(mean, var, shrinkage)
+        return _short_moments(mean, var, shrinkage)[0]
     return _moments(mean, var, shrinkage, _standardise(mean, var, shrinkage))
+
+
+def fast_moments_and_probability(
+    mean: Float[Array, "..."], var: Float[Array, "..."], shrinkage: Float[Array, ""]
+) -> tuple[Gaussian, Float[Array, "..."]]:
+    """Mean and variance of the soft-thresholded Gaussian, and its probability of being active, q."""
+    if var.dtype == np.float32:
+        return _short_moments(mean, var, shrinkage)
+    z = _standardise(mean, var, shrinkage)
+    return _moments(mean, var, shrinkage, z), jnp.where(z.beyond, 1 - z.near[0], z.near[0]) + z.far[0]
 
 
 def fast_moments_and_slopes(
@@ -229,25 +239,29 @@ def _moments(mean: Array, var: Array, shrinkage: Array, z: _TwoSides) -> Gaussia
     return Gaussian(output_mean, var * (second + z.far[2] - excess * excess))
 
 
-def _short_moments(mean: Array, var: Array, shrinkage: Array) -> Gaussian:
-    """Mean and variance by polynomials, for variances in single precision."""
+def _short_moments(mean: Array, var: Array, shrinkage: Array) -> tuple[Gaussian, Array]:
+    """Mean and variance by polynomials, for variances in single precision; the probability of being active."""
     dtype = var.dtype
     inverse = jax.lax.rsqrt(jnp.maximum(var, float(np.finfo(dtype).tiny)))
     size = jnp.abs(mean)
     over = size - shrinkage
-    near, far = (
-        (2 / _ROOT_REACH) * jnp.minimum(jnp.abs(side) * inverse, _ROOT_REACH) - 1
+    t_near, t_far = (
+        jnp.minimum(jnp.abs(side) * inverse, _ROOT_REACH)
         for side in (over.astype(dtype), (size + shrinkage).astype(dtype))
     )
+    near, far = ((2 / _ROOT_REACH) * t - 1 for t in (t_near, t_far))
     (first_near, first_far), (second_near, second_far) = (
         [_eighth_power(polynomial_value(polynomial, side)) for side in (near, far)] for polynomial in _ROOT_POLYNOMIALS
     )
+    # P(z > t) = E(z − t)₊² + t E(z − t)₊
+    tail = second_near + t_near * first_near
+    prob_active = jnp.where(over >= 0, 1 - tail, tail) + second_far + t_far * first_far
     excess = (first_near - first_far) / inverse  # a division: XLA keeps its result, where it would recompute a product
     # For |m| ≥ λ the square of |m| − λ is taken out on both sides of E h² − (E h)².
     beyond = jnp.minimum(over.astype(dtype), _ROOT_REACH * var * inverse)
     second = jnp.where(over >= 0, var - 2 * beyond * excess - var * second_near, var * second_near)
     output_mean = jnp.sign(mean) * (jnp.maximum(over, 0) + excess.astype(mean.dtype))
-    return Gaussian(output_mean, second + var * second_far - excess * excess)
+    return Gaussian(output_mean, second + var * second_far - excess * excess), prob_active
 
 
 def _eighth_power(x: Array) -> Array:

@@ -1,8 +1,8 @@
 r"""The linear minimum mean square error (LMMSE) estimator, the start of learning.
 
 With codes of covariance C and noise of variance σ², :math:`W = C X^T (X C X^T + \sigma^2 I)^{-1}` is the best linear
-map from observations to codes. C is the covariance of the training codes, shrunk cross_covariance its diagonal or
-cross_covariance a multiple of the identity by an amount that cross-validation chooses.
+map from observations to codes. C is the covariance of the training codes, shrunk towards its diagonal or
+a multiple of the identity by an amount that cross-validation chooses.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,8 @@ _AMOUNTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 _FOLDS = 5
 _NOISE_FLOOR = 1e-6  # of σ², relative to the mean square of the observations
 _MOST_VALIDATION_PAIRS = 256
+# Thresholds to choose from, in units of the codes' root mean square.
+SHRINKAGES = tuple((0.01 * 2.0 ** np.arange(7)).tolist())
 
 
 class EncoderFold(NamedTuple):
@@ -71,7 +73,7 @@ def step_size_and_shrinkage(
     design_matrix: Float[np.ndarray, "K D"],
     validation: Sequence[EncoderFold],
     n_layers: int,
-    shrinkages: Sequence[float],
+    shrinkages: Sequence[float] = SHRINKAGES,
 ) -> tuple[float, float]:
     r"""Step size in 1, 1/2, … 1/L and threshold of least validation error, for the untrained network.
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayeslista.bayes_lista.lmmse import EncoderFold, lmmse_folds, step_size_and_shrinkage
+from bayeslista.numerics.lmmse import EncoderFold, lmmse_folds, step_size_and_shrinkage
 
 
 def lmmse_encoder(*arguments):
