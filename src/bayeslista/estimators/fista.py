@@ -6,9 +6,10 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from bayeslista.estimators.ista import ProximalCoder
-from bayeslista.lista.proximal import fista, fista_on_operator
+from bayeslista.lista.proximal import fista
 from bayeslista.numerics.linear import ProximalWeights
 from bayeslista.operators import BaseOperator
+from bayeslista.operators.proximal_gradient import fista_on_operator
 
 
 class FISTA(ProximalCoder):

@@ -11,10 +11,11 @@ from sklearn.utils import Tags
 from bayeslista.estimators.base import BaseSparseCoder
 from bayeslista.estimators.operator_matrices import OPERATOR_CONSTRAINTS
 from bayeslista.estimators.validation import all_or_nothing
-from bayeslista.lista.proximal import ista, ista_on_operator, operator_step
+from bayeslista.lista.proximal import ista
 from bayeslista.numerics.batching import in_blocks
 from bayeslista.numerics.linear import ProximalWeights, ista_weights
 from bayeslista.operators import BaseOperator, is_operator
+from bayeslista.operators.proximal_gradient import ista_on_operator, operator_step
 
 
 class ProximalCoder(BaseSparseCoder):

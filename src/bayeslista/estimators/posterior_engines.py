@@ -23,7 +23,7 @@ from bayeslista.spike_slab.checked_answers import (
     most_energy,
 )
 from bayeslista.spike_slab.exact import ExactDiagnostics, ExactPosterior
-from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.operator_fitting import OperatorLearner
 from bayeslista.spike_slab.predictive_check import PredictiveCheck
 
 _A_MINUTE = 60.0  # of sampling, beyond which `predict` says how long layers would take
@@ -46,7 +46,7 @@ _CALL: ContextVar[_Call | None] = ContextVar("call", default=None)
 class SpikeSlabEngines(DistributionalSparseCoder):
     """Prediction by layers or by the sampler, with every answer checked against its own data."""
 
-    _learner: SpikeSlabLearner
+    _learner: Any  # a SpikeSlabLearner, or in mode="fast" an OperatorLearner
     mode: str
     n_jobs: int | None
     random_state: Any
@@ -74,15 +74,14 @@ class SpikeSlabEngines(DistributionalSparseCoder):
             failed = check.failed(most_energy(self._learner))
             answers = CheckedAnswers(*moments, check, np.ones(len(Y), bool), failed)
         else:
-            chunk = self._rows_together()
+            chunk, learner = self._rows_together(), self._learner
             with self._precision():
-                rows = Y / self._learner.units.observation
-                answers = join_answers(
-                    [
-                        checked_answers(self._learner, rows[i : i + chunk], self.n_jobs)
-                        for i in range(0, len(rows), chunk)
-                    ]
-                )
+                rows = Y / self.dtype_.type(learner.units.observation)
+                parts = (rows[i : i + chunk] for i in range(0, len(rows), chunk))
+                if isinstance(learner, OperatorLearner):
+                    answers = join_answers([learner.answers(part) for part in parts])
+                else:
+                    answers = join_answers([checked_answers(learner, part, self.n_jobs) for part in parts])
         call = _CALL.get()
         if call is not None:
             call.n_failed += int(answers.failed.sum())

@@ -21,19 +21,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bayeslista.numerics.linear import ProximalWeights
 from bayeslista.numerics.precision import common_dtype, follows_input_precision, precision
-from bayeslista.operators.protocol import BaseOperator, largest_eigenvalue
 
 __all__ = [
     "fista",
-    "fista_on_operator",
     "ista",
-    "ista_on_operator",
-    "operator_step",
     "soft_threshold",
 ]
-
-# τ / ‖A‖₂². Power iteration ends below ‖A‖₂²: by 0.05 to 0.5 % on Gaussian matrices of four sizes and on a blur.
-_OPERATOR_MARGIN = 1.01
 
 
 @follows_input_precision
@@ -118,44 +111,3 @@ def _fista(
 
 def _next_momentum(momentum: Float[Array, ""]) -> Float[Array, ""]:
     return (1 + jnp.sqrt(1 + 4 * momentum**2)) / 2
-
-
-def operator_step(operator: BaseOperator, dtype: np.dtype[Any]) -> float:
-    """``τ`` for an operator, by power iteration; one where the operator is zero."""
-    return _OPERATOR_MARGIN * largest_eigenvalue(operator, dtype) or 1.0
-
-
-def ista_on_operator(
-    operator: BaseOperator, step_inverse: float, Y: Float[np.ndarray, "n K"], shrinkage: float, n_layers: int
-) -> Float[np.ndarray, "n D"]:
-    """Codes after `n_layers` layers of ISTA from zero, with products of an operator and its transpose alone."""
-    codes = _shrunk(operator.rmatvec(Y), step_inverse, shrinkage)
-    for _ in range(1, n_layers):
-        codes = _shrunk(operator.rmatvec(Y - operator.matvec(codes)), step_inverse, shrinkage, codes)
-    return codes
-
-
-def fista_on_operator(
-    operator: BaseOperator, step_inverse: float, Y: Float[np.ndarray, "n K"], shrinkage: float, n_layers: int
-) -> Float[np.ndarray, "n D"]:
-    """Codes after `n_layers` layers of FISTA from zero, with products of an operator and its transpose alone."""
-    codes = extrapolated = _shrunk(operator.rmatvec(Y), step_inverse, shrinkage)
-    momentum = 0.5 * (1 + 5**0.5)  # t_2
-    for _ in range(1, n_layers):
-        previous = codes
-        codes = _shrunk(operator.rmatvec(Y - operator.matvec(extrapolated)), step_inverse, shrinkage, extrapolated)
-        following = 0.5 * (1 + (1 + 4 * momentum**2) ** 0.5)
-        # z_{k+1} = β_k + (t_k − 1)/t_{k+1} (β_k − β_{k−1})
-        extrapolated = codes + (codes - previous) * ((momentum - 1) / following)
-        momentum = following
-    return codes
-
-
-def _shrunk(
-    correlations: np.ndarray, step_inverse: float, shrinkage: float, codes: np.ndarray | None = None
-) -> np.ndarray:
-    """``h_λ(β + Aᵀ r / τ)`` from the correlations ``Aᵀ r`` of a residual."""
-    moved = correlations / step_inverse
-    if codes is not None:
-        moved += codes
-    return moved - np.clip(moved, -shrinkage, shrinkage)
