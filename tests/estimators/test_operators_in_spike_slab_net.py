@@ -118,6 +118,8 @@ def test_an_image_is_recovered_from_a_part_of_its_cosine_transform(image):
     assert len(model.prob_active_) == len(np.unique(operator.subbands))
     low, high = dist.interval(0.9)
     assert np.mean((low <= codes) & (codes <= high)) > 0.85
+    given = SpikeSlabNet(mode="fast", design_matrix=operator, prob_active=0.2, slab_var=1.0, noise_std=0.02)
+    assert np.isfinite(given.predict(observations)).all()
     fresh = model.predict(observations * (1 + 1e-9))  # not the observations of the fit, whose answers are kept
     assert nmse(codes, fresh) < 0.6 * nmse(codes, zero_filled)
 
@@ -286,25 +288,24 @@ import resource
 import numpy as np
 from scipy.sparse import csr_array
 from bayeslista import FISTA, SpikeSlabNet
-from bayeslista.operators import Convolution, PartialDCT, Wavelet
+from bayeslista.operators import PartialDCT, Wavelet
 
 random = np.random.default_rng(0)
-size = 2**19
-wavelet = PartialDCT((2**19,), np.arange(0, size, 2)) @ Wavelet((2**19,), "haar", level=5)
-rows, columns = 20_000, 200_000
-sparse = csr_array((np.ones(columns * 5), (random.integers(0, rows, columns * 5), np.repeat(np.arange(columns), 5))),
-                   shape=(rows, columns))
-SpikeSlabNet(mode="fast", design_matrix=csr_array(np.eye(40))).fit(np.ones((2, 40)))  # compiles
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = 2**16
+image = PartialDCT((256, 256), np.sort(random.choice(size, size // 2, replace=False))) @ Wavelet((256, 256), "haar")
+ones = np.ones(size), random.integers(0, size // 8, size), np.arange(size + 1)
+sparse = csr_array(ones, (size, size // 8)).T.tocsr()  # one nonzero a column, eight a row
+SpikeSlabNet(mode="fast", design_matrix=PartialDCT((64,), np.arange(32))).fit(np.ones((1, 32)))  # what is imported
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
-limit = used + 60 * size * 8  # sixty vectors; the matrix of the transform would be 10^12 bytes, the sparse one 3 10^10
+limit = used + 2**28 + 60 * size * 8  # arenas of threads and sixty vectors; the matrices would be 17 GB and 4 GB
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-for operator in (wavelet, sparse):
-    observations = random.standard_normal((1, operator.shape[0]))
+codes = random.standard_normal((1, size)) * (random.random((1, size)) < 0.02)
+for operator in (image, sparse):
+    observations = (operator.matvec(codes) if operator is image else codes @ operator.T) + 0.1
     FISTA(3, design_matrix=operator, shrinkage=0.1).fit(observations).predict(observations)
-    model = SpikeSlabNet(mode="fast", design_matrix=operator).fit(observations)
-    assert np.isfinite(model.predict(observations)).all()
+    model = SpikeSlabNet(3, mode="fast", design_matrix=operator, prob_active=0.02, slab_var=1.0, noise_std=0.1)
+    assert np.isfinite(model.fit().predict(observations)).all()
 print("enough")
 """
 

@@ -97,7 +97,7 @@ class OperatorLearner:
         self._take(prior, noise_var)
         problem = self._problem
         assert problem is not None
-        code = np.broadcast_to(prior.prob_active, self.operator.shape[1]) * problem.relative_var
+        code = problem.groups.spread(prior.prob_active, np.float64) * problem.relative_var
         image = self.operator.shape[1] / self.operator.shape[0] * float(np.mean(problem.column_power))
         self.power = float(np.mean(code)) * image + noise_var
         self._take(prior, noise_var)
@@ -135,9 +135,12 @@ class OperatorLearner:
             check = check_residuals(observed, left, m, v, self.noise_var, power)
         # As `predictive_check.largest_energy`, of coefficients that differ.
         deviation = np.sqrt(np.sum((3 - prior_prob) * prior_prob * prior_var**2)) / np.sum(power)
-        failed = check.failed(CHECKS.energy_factor * (1 + CHECKS.energy_deviations * float(deviation)))
-        failed &= (check.chi_square > OPERATOR_BUDGET.largest_chi_square) | (check.tail_probability > 0)
-        lost = check.overflowed()
+        unexplained = (check.tail_probability < CHECKS.tail_probability) & (
+            check.chi_square > OPERATOR_BUDGET.largest_chi_square
+        )
+        most_energy = CHECKS.energy_factor * (1 + CHECKS.energy_deviations * float(deviation))
+        failed = unexplained | (check.energy > most_energy)
+        lost = check.overflowed() | (np.sum(left**2, axis=1) > np.sum(observed**2, axis=1))  # worse than nothing
         for part, prior_part in zip((prob, slab_mean, slab_var), (prior_prob, np.zeros(1), prior_var), strict=True):
             part[lost] = prior_part
         failed |= lost

@@ -75,11 +75,12 @@ def run_layers_on_operator(
     least_change = OPERATOR_BUDGET.least_local_change if problem.is_local else OPERATOR_BUDGET.least_change
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         problem, state = _start(problem, Y, learning)
-        best, count = state, -1
+        best, count, power = state, -1, np.zeros(len(Y))
         for count in range(n_layers):
             problem, following = _layer(problem, Y, state, learning, count)
             state = _damped(following, state)
-            best = _better(best, state)
+            power = np.sum(state.mean**2, axis=1, dtype=np.float64) if count == 0 else power
+            best = _better(problem, best, state, power)
             if np.all(state.change < least_change):
                 break
     return problem, best._replace(n_run=count + 1)
@@ -310,12 +311,15 @@ def _damped(state: OperatorState, before: OperatorState) -> OperatorState:
     return state._replace(share=np.maximum(share, OPERATOR_BUDGET.least_share))
 
 
-def _better(best: OperatorState, state: OperatorState) -> OperatorState:
+def _better(problem: OperatorProblem, best: OperatorState, state: OperatorState, first_power: Rows) -> OperatorState:
     """Signal by signal the later state, unless it is no number, or its sites or its mean explode."""
-    power, before = (np.sum(each.mean**2, axis=1, dtype=np.float64) for each in (state, best))
+    spread, prior = problem.groups.spread, problem.prior
+    power = np.sum(state.mean**2, axis=1, dtype=np.float64)
+    prior_var = spread(prior.prob_active, np.float64) * spread(prior.slab_var, np.float64)
+    expected = float(np.sum(prior_var * problem.relative_var))
     numbers = np.isfinite(power) & np.isfinite(state.misfit) & np.isfinite(state.var).all(axis=1)
     explained = state.misfit <= OPERATOR_BUDGET.largest_misfit * np.maximum(best.misfit, 1.0)
-    bounded = (power <= OPERATOR_BUDGET.largest_growth * before) | (before == 0)
+    bounded = power <= OPERATOR_BUDGET.largest_growth * np.maximum(expected, first_power)
     return _chosen(numbers & explained & bounded, state, best)
 
 
