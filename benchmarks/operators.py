@@ -79,7 +79,7 @@ def timed(function, *arguments):
     return time.process_time() - start, found
 
 
-def photographs(n_seeds=2):
+def photographs(n_seeds=1):
     lines = [
         "## Photographs",
         "",
@@ -89,8 +89,8 @@ def photographs(n_seeds=2):
         f"image. FISTA has the "
         "best of seven penalties by the true error, and stops at a relative change of 1e-4. Times "
         "are processor seconds of "
-        "`fit` and `predict_dist` together and of FISTA with that one penalty, the least of three turns; mean of "
-        f"{n_seeds} masks.",
+        "`fit` and `predict_dist` together and of FISTA with that one penalty, the least of three turns; "
+        f"mean over masks ({n_seeds}).",
         "",
         "| transform | wavelet | photograph | NMSE FISTA | NMSE fast | ratio | s FISTA | s fast | "
         "ratio | PIT in the central "
