@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bayeslista.estimators._display import BriefMixin
+from bayeslista.estimators.operator_matrices import given_operator, matrix_shape, refuse_operators
 from bayeslista.estimators.saving import SavingMixin
 from bayeslista.estimators.validation import (
     COUNT,
@@ -33,12 +34,12 @@ from bayeslista.estimators.validation import (
     check_matrix,
     checked_observations,
     component_names,
-    refuse_sparse,
     warn_if_swapped,
 )
 from bayeslista.numerics.batching import LARGEST_BLOCK, batches, fill, stack_sparse
 from bayeslista.numerics.linear import estimate_design_matrix
 from bayeslista.numerics.precision import common_dtype, precision
+from bayeslista.operators import BaseOperator
 
 _Rows = Float[NDArray[Any], "n K"]
 _Codes = Float[NDArray[Any], "n D"]
@@ -84,8 +85,11 @@ class BaseSparseCoder(
         "verbose": ["verbose"],
     }
 
+    _takes_operators = False
+
     def _validate_params(self) -> None:
-        refuse_sparse("design_matrix", self.design_matrix)  # scikit-learn's message would not say what to do
+        if not self._takes_operators:
+            refuse_operators(self)  # scikit-learn's message would not say what to do
         super()._validate_params()
 
     @abstractmethod
@@ -239,7 +243,7 @@ class BaseSparseCoder(
         """Set shapes, names and floating type by observations and the design matrix."""
         observations = Observations(self, X, reset=True)
         self.dtype_ = self._resolve_dtype(observations.dtype, np.zeros((0, 0), np.int64))
-        shape = np.asarray(self.design_matrix).shape
+        shape = matrix_shape(self.design_matrix)
         self.n_components_ = int(shape[-1]) if len(shape) == 2 else 0  # any other shape is refused later
         self._one_dimensional_codes = False
         self._learn_component_names(None)
@@ -317,6 +321,17 @@ class BaseSparseCoder(
         matrix = cast("design_matrix", given, self.dtype_, copy=True)
         check_learnable("design_matrix", matrix)
         return matrix
+
+    def _resolve_operator(self, B: _Codes) -> BaseOperator:
+        """The operator given, its shape that of the data and its adjoint tested."""
+        operator = given_operator(self, self.n_features_in_)
+        if len(B) and operator.shape[1] != B.shape[1]:
+            raise ValueError(
+                f"design_matrix has shape {operator.shape}, expected (n_observed, n_components) = "
+                f"{(self.n_features_in_, B.shape[1])} to match X and y; pass one that fits."
+            )
+        self.n_components_ = operator.shape[1]  # a pair of functions has no shape before
+        return operator
 
     def _precision(self) -> AbstractContextManager[Any]:
         """Context in which JAX computes in the floating type of the fit."""

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from bayeslista.estimators.ista import ProximalCoder
 from bayeslista.lista.proximal import fista
 from bayeslista.numerics.linear import ProximalWeights
+from bayeslista.operators import BaseOperator
+from bayeslista.operators.proximal_gradient import fista_on_operator
 
 
 class FISTA(ProximalCoder):
@@ -22,8 +24,10 @@ class FISTA(ProximalCoder):
     ----------
     n_layers : int, default=100
         How many soft-thresholdings, the first included.
-    design_matrix : array-like of shape (n_observed, n_components), default=None
-        ``X`` in ``y = X β + noise``. None estimates it from the pairs by ridge regression.
+    design_matrix : array-like or operator of shape (n_observed, n_components), default=None
+        ``X`` in ``y = X β + noise``. None estimates it from the pairs by ridge regression. An operator is a sparse
+        array of scipy, a LinearOperator of scipy or pylops, a pair of functions ``(matvec, rmatvec)`` or one of
+        :mod:`bayeslista.operators`; it takes no codes to `fit`, and no matrix is formed.
     shrinkage : float, default=0.1
         The threshold ``λ``, in the units of the codes.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -32,12 +36,12 @@ class FISTA(ProximalCoder):
 
     Attributes
     ----------
-    design_matrix_ : ndarray of shape (n_observed, n_components)
+    design_matrix_ : ndarray or operator of shape (n_observed, n_components)
         The design matrix in use.
     encoder_ : ndarray of shape (n_components, n_observed)
-        ``W``.
+        ``W``; of arrays only.
     recurrent_ : ndarray of shape (n_components, n_components)
-        ``S``.
+        ``S``; of arrays only.
     shrinkage_ : float
         ``λ``.
     step_inverse_ : float
@@ -77,3 +81,6 @@ class FISTA(ProximalCoder):
 
     def _solve(self, weights: ProximalWeights, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         return fista(weights, Y, self.shrinkage_, self.n_iter_)
+
+    def _solve_operator(self, operator: BaseOperator, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
+        return fista_on_operator(operator, self.step_inverse_, Y, self.shrinkage_, self.n_iter_)

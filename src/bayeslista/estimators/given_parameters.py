@@ -19,11 +19,11 @@ RANGES = {
 }
 
 
-def check_given(model: Any) -> None:
+def check_given(model: Any, takes_arrays: bool = False) -> None:
     """Refuse numbers out of range, arrays where the mode takes none, and slabs without a weight for each part."""
     for name, interval in RANGES.items():
         value = getattr(model, name)
-        if np.ndim(np.asarray(value)) and model.mode != "exact":
+        if np.ndim(np.asarray(value)) and model.mode != "exact" and not takes_arrays:
             raise ValueError(
                 f"{name} has shape {np.shape(value)}, which mode={model.mode!r} does not take. Pass a number, or "
                 "mode='exact'."

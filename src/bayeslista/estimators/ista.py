@@ -1,26 +1,37 @@
 """ISTA as an estimator, and what it shares with FISTA."""
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import Tags
 
 from bayeslista.estimators.base import BaseSparseCoder
+from bayeslista.estimators.operator_matrices import OPERATOR_CONSTRAINTS
 from bayeslista.estimators.validation import all_or_nothing
 from bayeslista.lista.proximal import ista
 from bayeslista.numerics.batching import in_blocks
 from bayeslista.numerics.linear import ProximalWeights, ista_weights
+from bayeslista.operators import BaseOperator, is_operator
+from bayeslista.operators.proximal_gradient import ista_on_operator, operator_step
 
 
 class ProximalCoder(BaseSparseCoder):
     """A fixed number of proximal gradient steps with the design matrix; nothing else is learned."""
 
+    _takes_operators = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseSparseCoder._parameter_constraints,
+        "design_matrix": OPERATOR_CONSTRAINTS,
+    }
+
     def __init__(
         self,
         n_layers: int = 100,
         *,
-        design_matrix: ArrayLike | None = None,
+        design_matrix: Any = None,
         shrinkage: float = 0.1,
         dtype: str = "auto",
     ) -> None:
@@ -30,15 +41,16 @@ class ProximalCoder(BaseSparseCoder):
         self.dtype = dtype
 
     @all_or_nothing
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Prepare the step from the design matrix, estimated from the pairs if it is not given.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_observed)
             Observations, one a row.
-        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
-            Their codes, one a row. One-dimensional: one coefficient a signal, not the response of a table.
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,), default=None
+            Their codes, one a row. One-dimensional: one coefficient a signal, not the response of a table. None takes
+            a design matrix.
 
         Returns
         -------
@@ -46,20 +58,45 @@ class ProximalCoder(BaseSparseCoder):
             The fitted estimator.
         """
         self._validate_params()
-        observations, codes = self._validate_pairs(X, y)
-        self.design_matrix_ = self._resolve_design_matrix(observations, codes)
-        self.encoder_, self.recurrent_, self.step_inverse_ = ista_weights(self.design_matrix_)
+        if y is None and self.design_matrix is not None:
+            observations = self._validate_alone(X)
+            codes = np.zeros((0, self.n_components_), self.dtype_)
+        else:
+            observations, codes = self._validate_pairs(X, y)
+        for name in ("encoder_", "recurrent_"):  # of another fit
+            self.__dict__.pop(name, None)
+        if is_operator(self.design_matrix):
+            operator = self._resolve_operator(codes)
+            self.design_matrix_: Any = operator
+            self.step_inverse_ = operator_step(operator, self.dtype_)
+        else:
+            self.design_matrix_ = self._resolve_design_matrix(observations, codes)
+            self.encoder_, self.recurrent_, self.step_inverse_ = ista_weights(self.design_matrix_)
         self.shrinkage_ = float(self.shrinkage)
         self.n_iter_ = int(self.n_layers)
         return self
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self.design_matrix is None
+        return tags
+
     def _predict_codes(self, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
+        if isinstance(self.design_matrix_, BaseOperator):
+            return self._solve_operator(self.design_matrix_, Y)
         weights = ProximalWeights(self.encoder_, self.recurrent_, self.step_inverse_)
         return in_blocks(lambda rows: self._solve(weights, rows), Y)
+
+    def _rows_together(self) -> int:
+        return 1 if isinstance(self.design_matrix_, BaseOperator) else super()._rows_together()
 
     @abstractmethod
     def _solve(self, weights: ProximalWeights, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         """Run the iterations on one block of observations."""
+
+    @abstractmethod
+    def _solve_operator(self, operator: BaseOperator, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
+        """Run the iterations with products of an operator."""
 
 
 class ISTA(ProximalCoder):
@@ -75,8 +112,10 @@ class ISTA(ProximalCoder):
     ----------
     n_layers : int, default=100
         How many soft-thresholdings, the first included.
-    design_matrix : array-like of shape (n_observed, n_components), default=None
-        ``X`` in ``y = X β + noise``. None estimates it from the pairs by ridge regression.
+    design_matrix : array-like or operator of shape (n_observed, n_components), default=None
+        ``X`` in ``y = X β + noise``. None estimates it from the pairs by ridge regression. An operator is a sparse
+        array of scipy, a LinearOperator of scipy or pylops, a pair of functions ``(matvec, rmatvec)`` or one of
+        :mod:`bayeslista.operators`; it takes no codes to `fit`, and no matrix is formed.
     shrinkage : float, default=0.1
         The threshold ``λ``, in the units of the codes.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -85,12 +124,12 @@ class ISTA(ProximalCoder):
 
     Attributes
     ----------
-    design_matrix_ : ndarray of shape (n_observed, n_components)
+    design_matrix_ : ndarray or operator of shape (n_observed, n_components)
         The design matrix in use.
     encoder_ : ndarray of shape (n_components, n_observed)
-        ``W``.
+        ``W``; of arrays only.
     recurrent_ : ndarray of shape (n_components, n_components)
-        ``S``.
+        ``S``; of arrays only.
     shrinkage_ : float
         ``λ``.
     step_inverse_ : float
@@ -135,3 +174,6 @@ class ISTA(ProximalCoder):
 
     def _solve(self, weights: ProximalWeights, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         return ista(weights, Y, self.shrinkage_, self.n_iter_)
+
+    def _solve_operator(self, operator: BaseOperator, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
+        return ista_on_operator(operator, self.step_inverse_, Y, self.shrinkage_, self.n_iter_)

@@ -18,7 +18,9 @@ from bayeslista.estimators.sparse_coding_transformer import SparseCodingTransfor
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 from bayeslista.estimators.spike_slab_regressor import SpikeSlabRegressor
 from bayeslista.io.records import read_record
+from bayeslista.operators import BaseOperator
 from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.operator_fitting import OperatorLearner
 from bayeslista.spike_slab.regression import RegressionDraws
 
 _ESTIMATORS: dict[str, Any] = {
@@ -100,7 +102,10 @@ def _first_invalid(name: str, state: Any) -> str | None:
         return _first_invalid_of_regressor(state) if "coef_" in state else None
     if "design_matrix_" not in state:
         return None  # not fitted
-    for attribute, is_valid in {**_ATTRIBUTES, **_ATTRIBUTES_OF.get(name, {})}.items():
+    checks = {**_ATTRIBUTES, **_ATTRIBUTES_OF.get(name, {})}
+    if isinstance(state["design_matrix_"], BaseOperator):
+        checks = {key: check for key, check in checks.items() if key not in _OF_MATRICES}
+    for attribute, is_valid in checks.items():
         if not is_valid(state.get(attribute)):
             return attribute
     K, D = state["n_features_in_"], state["n_components_"]
@@ -171,6 +176,7 @@ _ATTRIBUTES: _Checks = {
     "design_matrix_": _is_array,
     "recalibration_": lambda value: isinstance(value, Recalibration | None),
 }
+_OF_MATRICES = ("design_matrix_", *("encoder_", "recurrent_"))
 _WEIGHTS: _Checks = {"encoder_": _is_array, "recurrent_": _is_array}
 _PROXIMAL: _Checks = {**_WEIGHTS, "step_inverse_": _is_real, "shrinkage_": _is_real, "n_iter_": _is_count}
 _ATTRIBUTES_OF: dict[str, _Checks] = {
@@ -178,5 +184,5 @@ _ATTRIBUTES_OF: dict[str, _Checks] = {
     "FISTA": _PROXIMAL,
     "LISTA": {**_PROXIMAL, **dict.fromkeys(("shrinkage_", "momentum_", "step_size_"), _is_vector)},
     "BayesLISTA": {**_WEIGHTS, "_learner": lambda value: isinstance(value, FilteringLearner | VariationalLearner)},
-    "SpikeSlabNet": {"_learner": lambda value: isinstance(value, SpikeSlabLearner)},
+    "SpikeSlabNet": {"_learner": lambda value: isinstance(value, SpikeSlabLearner | OperatorLearner)},
 }

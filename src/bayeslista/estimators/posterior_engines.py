@@ -23,7 +23,7 @@ from bayeslista.spike_slab.checked_answers import (
     most_energy,
 )
 from bayeslista.spike_slab.exact import ExactDiagnostics, ExactPosterior
-from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.operator_fitting import OperatorLearner
 from bayeslista.spike_slab.predictive_check import PredictiveCheck
 
 _SHOWN = 32  # signals that are sampled between two moves of the progress bar
@@ -55,7 +55,7 @@ def _advance(n_rows: int) -> None:
 class SpikeSlabEngines(DistributionalSparseCoder):
     """Prediction by layers or by the sampler, with every answer checked against its own data."""
 
-    _learner: SpikeSlabLearner
+    _learner: Any  # a SpikeSlabLearner, or in mode="fast" an OperatorLearner
     mode: str
     n_jobs: int | None
     random_state: Any
@@ -83,13 +83,17 @@ class SpikeSlabEngines(DistributionalSparseCoder):
             failed = check.failed(most_energy(self._learner))
             answers = CheckedAnswers(*moments, check, np.ones(len(Y), bool), failed)
         else:
-            chunk = self._rows_together()
+            chunk, learner = self._rows_together(), self._learner
             with self._precision():
-                rows = Y / self._learner.units.observation
+                rows = Y / self.dtype_.type(learner.units.observation)
                 parts = []
                 for i in range(0, len(rows), chunk):
-                    parts.append(checked_answers(self._learner, rows[i : i + chunk], self.n_jobs))
-                    _advance(len(parts[-1].failed))
+                    part = rows[i : i + chunk]
+                    if isinstance(learner, OperatorLearner):
+                        parts.append(learner.answers(part))
+                    else:
+                        parts.append(checked_answers(learner, part, self.n_jobs))
+                    _advance(len(part))
                 answers = join_answers(parts)
         call = _CALL.get()
         if call is not None:

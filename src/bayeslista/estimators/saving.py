@@ -17,6 +17,7 @@ from bayeslista.io.records import write_record
 from bayeslista.numerics.epochs import Epoch, Units
 from bayeslista.numerics.soft_threshold_fast import Gaussian
 from bayeslista.numerics.stream_memory import StreamMemory
+from bayeslista.operators import Composition, Convolution, MatrixOperator, PartialDCT, PartialFourier, Wavelet
 from bayeslista.spike_slab.denoiser import SlabPrior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, Statistics
 from bayeslista.spike_slab.fitting import Agreement, Assumed, Learned, SpikeSlabLearner
@@ -24,6 +25,8 @@ from bayeslista.spike_slab.gaussian_base import GaussianBase
 from bayeslista.spike_slab.gaussian_base_head import Base, Head
 from bayeslista.spike_slab.model import LayerScalars, SpikeSlabProblem
 from bayeslista.spike_slab.network import HeadScalars, NetworkScalars
+from bayeslista.spike_slab.operator_fitting import OperatorLearner
+from bayeslista.spike_slab.operator_problem import OperatorPrior
 from bayeslista.spike_slab.regression import RegressionDraws
 
 _NOT_SAVED = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")  # what scikit-learn attaches
@@ -53,6 +56,16 @@ RECORDS: dict[str, type] = {
         *(AdfPosterior, Calibration, FilteringLearner, FreeWeights, Gamma, Gaussian, PosteriorParameters, PriorFactor),
         *(Agreement, Assumed, Base, GaussianBase, Head, HeadScalars, LayerScalars, Learned, NetworkScalars),
         *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, StreamMemory, VariationalLearner),
+        *(
+            Composition,
+            Convolution,
+            MatrixOperator,
+            PartialDCT,
+            PartialFourier,
+            Wavelet,
+            OperatorLearner,
+            OperatorPrior,
+        ),
         *(CodePrior, Epoch, FitRecord, IsotonicMap, LogisticMap, Nested, Recalibration, RegressionDraws, Units),
     )
 }

@@ -14,6 +14,14 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bayeslista.estimators.base import BaseSparseCoder, NumericalWarning
 from bayeslista.estimators.given_parameters import RANGES, check_exact_shapes, check_given, expected_size, numbers
+from bayeslista.estimators.operator_matrices import OPERATOR_CONSTRAINTS
+from bayeslista.estimators.operator_posterior import (
+    assumed_on_operator,
+    fit_on_operator,
+    given_shape,
+    refuse_partial_fit,
+    uses_operator,
+)
 from bayeslista.estimators.posterior_engines import SpikeSlabEngines
 from bayeslista.estimators.progress import CallbackSupportMixin, stages, watched, with_callbacks
 from bayeslista.estimators.validation import (
@@ -56,18 +64,26 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         train layers once, for many signals: "fast" has VAMP layers only, unless they fail simulated signals, as they do
         where columns are alike; in "accurate" the last five are EP layers, which take a factorisation for every signal,
         and the third of the signals with the largest posterior variance ratio goes through up to ten more.
-    design_matrix : array-like of shape (n_observed, n_components), default=None
-        ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer.
+    design_matrix : array-like or operator of shape (n_observed, n_components), default=None
+        ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer. An operator
+        is a sparse array of scipy, a LinearOperator of scipy or pylops, a pair of functions ``(matvec, rmatvec)`` or
+        one of :mod:`bayeslista.operators`. In ``mode="fast"`` no matrix is formed, and nothing is trained; the other
+        modes take small operators.
     prob_active : float or array-like of shape (n_components,), default=None
-        Probability that a coefficient is not zero. None learns it. One a coefficient is for ``mode="exact"``.
+        Probability that a coefficient is not zero. None learns it. One a coefficient is for ``mode="exact"`` and for
+        operators.
     slab_var : float or array-like, default=None
         Variance of the coefficients that are not zero, about zero. None learns the slab, a mixture of up to three
-        Gaussians. In ``mode="exact"`` also of shape (n_components,), one a coefficient, or, with `slab_weight`, one a
+        Gaussians; on an operator one Gaussian, or one a label. In ``mode="exact"`` and on operators also of shape
+        (n_components,), one a coefficient, or, in ``mode="exact"`` with `slab_weight`, one a
         part of a mixture, of shape (n_parts,) or (n_parts, n_components).
     noise_std : float or array-like of shape (n_observed,), default=None
         Standard deviation of the noise. None learns it. One a sensor is for ``mode="exact"``.
     slab_weight : array-like of shape (n_parts,), default=None
         Weights of the parts of a slab that `slab_var` gives, in ``mode="exact"``.
+    prior_labels : array-like of int of shape (n_components,), default=None
+        In ``mode="fast"``: coefficients of one label, such as a subband, share probability and variance. None are the
+        subbands of a `Wavelet`, else one label for all.
     training : {"auto", "full", "none"} or int, default="auto"
         How long the layers are trained on simulated pairs; not used in exact mode. "auto" trains them only where they
         fail over 2 % of simulated signals (`predictive_check`), by up to 40 steps of Adam on 64 pairs each, fewer for
@@ -89,10 +105,10 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         The design matrix given, or the posterior mean of a learned one.
     design_matrix_std_ : ndarray of shape (n_components,)
         Standard deviation of the entries in each column of it; zero if it was given.
-    prob_active_ : float
+    prob_active_ : float or ndarray of shape (n_labels,)
         Probability that a coefficient is not zero.
     slab_weight_, slab_mean_, slab_var_ : ndarray of shape (n_parts,)
-        The slab: weights, means and variances of its parts.
+        The slab: weights, means and variances of its parts. With labels `slab_var_` has one of each.
     noise_std_ : float
         Standard deviation of the noise.
     structured_ : bool
@@ -145,10 +161,13 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     (True, True)
     """
 
-    _learner: SpikeSlabLearner
+    _learner: Any  # a SpikeSlabLearner, or an OperatorLearner
+    _takes_operators = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseSparseCoder._parameter_constraints,
         **{name: [each, "array-like", None] for name, each in RANGES.items()},
+        "design_matrix": OPERATOR_CONSTRAINTS,
+        "prior_labels": ["array-like", None],
         "mode": [StrOptions({"accurate", "exact", "fast"})],
         "training": [StrOptions({"auto", "full", "none"}), Interval(Integral, 0, None, closed="left")],
         "n_jobs": [Integral, None],
@@ -159,11 +178,12 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         n_layers: int = 20,
         *,
         mode: str = "exact",
-        design_matrix: ArrayLike | None = None,
+        design_matrix: Any = None,
         prob_active: float | ArrayLike | None = None,
         slab_var: float | ArrayLike | None = None,
         noise_std: float | ArrayLike | None = None,
         slab_weight: ArrayLike | None = None,
+        prior_labels: ArrayLike | None = None,
         training: str | int = "auto",
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
@@ -177,6 +197,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         self.slab_var = slab_var
         self.noise_std = noise_std
         self.slab_weight = slab_weight
+        self.prior_labels = prior_labels
         self.training = training
         self.dtype = dtype
         self.random_state = random_state
@@ -204,6 +225,9 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         """
         self._validate_params()
         if X is None and y is None and self._all_given():
+            if uses_operator(self):
+                self.__dict__.update(vars(assumed_on_operator(self, np.zeros((1, given_shape(self)[0])))))
+                return self
             self.__dict__.update(vars(self._assumed(check_matrix(self.design_matrix)[:, :1].T)))  # type: ignore[arg-type]
             return self
         if y is None and self.design_matrix is None:
@@ -211,6 +235,8 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
                 "SpikeSlabNet requires y to be passed, but the target y is None; pass codes, or give design_matrix to "
                 "learn from observations alone."
             )
+        if uses_operator(self):
+            return fit_on_operator(self, X, y)  # type: ignore[arg-type]
         alone = y is None
         if alone and any(np.ndim(np.asarray(getattr(self, name))) for name in _GIVEN[1:]):
             raise ValueError(
@@ -266,6 +292,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     def _update(self, X: ArrayLike, y: ArrayLike) -> None:
         """Add pairs to the sufficient statistics."""
         self._validate_params()
+        refuse_partial_fit(self)
         first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
         learner = self._new_learner(root_mean_square(observations), codes) if first else copy(self._learner)
@@ -289,7 +316,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     @property
     def _n_features_out(self) -> int:
         if not hasattr(self, "n_components_") and self._all_given():
-            return int(np.asarray(self.design_matrix).shape[-1])
+            return given_shape(self)[1]
         return self.n_components_
 
     def _rows_together(self) -> int:
@@ -320,6 +347,8 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
 
     def _assumed(self, X: ArrayLike) -> Self:
         """A copy that has taken what is given for learned; observations decide names and floating type."""
+        if uses_operator(self):
+            return assumed_on_operator(self, X)
         model = copy(self)
         model._meet_alone(X)
         size = expected_size(check_matrix(self.design_matrix), self)  # type: ignore[arg-type]
@@ -407,4 +436,4 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
 
     def _validate_params(self) -> None:
         super()._validate_params()
-        check_given(self)
+        check_given(self, takes_arrays=uses_operator(self))

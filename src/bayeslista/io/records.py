@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
+from scipy.sparse import csr_array, issparse
 
 from bayeslista.io.atomic import write_atomically
 
@@ -126,6 +127,10 @@ def _encode(value: Any, tensors: dict[str, NDArray[Any]], where: str) -> Any:
     if isinstance(value, dict) and all(type(name) is str for name in value):
         entries = {name: _encode(part, tensors, f"{where}[{name!r}]") for name, part in value.items()}
         return {_KIND: "dict", "items": entries}
+    if issparse(value) and value.ndim == 2:
+        rows = csr_array(value)
+        arrays = [_put(part, tensors) for part in (rows.data, rows.indices, rows.indptr)]
+        return {_KIND: "sparse", "arrays": arrays, "shape": [int(size) for size in rows.shape]}
     if isinstance(value, np.random.RandomState):
         name, keys, *rest = value.get_state(legacy=True)
         return {_KIND: "RandomState", "state": [name, _put(np.asarray(keys), tensors), *rest]}
@@ -170,6 +175,10 @@ def _decode(value: Any, tensors: _Tensors, records: Mapping[str, type]) -> Any:
         return {name: _decode(part, tensors, records) for name, part in value["items"].items()}
     if kind == "array":
         return tensors[value["array"]]
+    if kind == "sparse":
+        found = csr_array(tuple(tensors[name] for name in value["arrays"]), shape=tuple(value["shape"]))
+        found.check_format(full_check=True)
+        return found
     if kind == "scalar":
         return tensors[value["array"]][()]
     if kind == "names":

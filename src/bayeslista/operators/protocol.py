@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 Rows = Float[NDArray[Any], "n D"]
@@ -20,7 +20,7 @@ Images = Float[NDArray[Any], "n K"]
 LARGEST_MATRIX = 2**20
 """Entries of a matrix that an operator may become: 8 MB, whose singular value decomposition takes a second or two."""
 
-_DOT_TOLERANCE = {np.dtype(np.float64): 1e-8, np.dtype(np.float32): 1e-3}  # of the norms in the dot-product test
+_DOT_TOLERANCE = {np.dtype(np.float64): 1e-8, np.dtype(np.float32): 1e-3}  # in the dot-product test
 
 
 class BaseOperator(ABC):
@@ -33,16 +33,16 @@ class BaseOperator(ABC):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The floating type of the products, unless that of the rows decides it."""
+        """The floating type that the operator itself is known in: products are no more accurate."""
         return np.dtype(np.float64)
 
     @abstractmethod
     def matvec(self, codes: Rows) -> Images:
-        """Products ``A x`` of rows of coefficients."""
+        """Products ``A x`` of rows of coefficients, in the floating type of the rows."""
 
     @abstractmethod
     def rmatvec(self, images: Images) -> Rows:
-        """Products ``Aᵀ y`` of rows of observations."""
+        """Products ``Aᵀ y`` of rows of observations, in the floating type of the rows."""
 
     @property
     def gram_eigenvalues(self) -> Float[NDArray[Any], " K"] | None:
@@ -58,14 +58,14 @@ class BaseOperator(ABC):
         """Squared norms of the columns, where they are cheap; None where they are not."""
         return None
 
+    @property
+    def subbands(self) -> Int[NDArray[Any], " D"] | None:
+        """The group of every coefficient, counted from 0, where coefficients come in groups of one scale; else None."""
+        return None
+
     def neighbor_mean(self, values: Rows) -> Rows | None:
         """The mean over the neighbours of each coefficient; None where coefficients have no neighbours."""
         return None
-
-    @property
-    def has_neighbors(self) -> bool:
-        """Whether `neighbor_mean` is defined."""
-        return False
 
     @property
     def has_orthonormal_rows(self) -> bool:
@@ -126,8 +126,8 @@ class Composition(BaseOperator):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The wider type of both."""
-        return np.result_type(self.left.dtype, self.right.dtype)
+        """The narrower type of both."""
+        return min(self.left.dtype, self.right.dtype, key=lambda each: each.itemsize)
 
     def matvec(self, codes: Rows) -> Images:
         """``A (B x)``."""
@@ -146,14 +146,14 @@ class Composition(BaseOperator):
         """The filter of A."""
         return self.left.gram_filter(gain, images)
 
+    @property
+    def subbands(self) -> Int[NDArray[Any], " D"] | None:
+        """Those of B, whose coefficients are the codes."""
+        return self.right.subbands
+
     def neighbor_mean(self, values: Rows) -> Rows | None:
         """The mean over neighbours in the codes of B."""
         return self.right.neighbor_mean(values)
-
-    @property
-    def has_neighbors(self) -> bool:
-        """Whether the codes of B have neighbours."""
-        return self.right.has_neighbors
 
     @property
     def has_orthonormal_rows(self) -> bool:
@@ -173,13 +173,18 @@ class ColumnScaled(BaseOperator):
         """That of the operator."""
         return self.operator.shape
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the operator."""
+        return self.operator.dtype
+
     def matvec(self, codes: Rows) -> Images:
         """``A (s ∘ x)``."""
-        return self.operator.matvec(codes * self.factors)
+        return self.operator.matvec((codes * self.factors).astype(codes.dtype, copy=False))
 
     def rmatvec(self, images: Images) -> Rows:
         """``s ∘ Aᵀ y``."""
-        return self.operator.rmatvec(images) * self.factors
+        return (self.operator.rmatvec(images) * self.factors).astype(images.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,8 @@ def check_adjoint(operator: BaseOperator, dtype: np.dtype[Any]) -> None:
     x, y = (random.standard_normal((1, size)).astype(dtype) for size in (D, K))
     found = {}
     for name, rows, size in (("matvec", x, K), ("rmatvec", y, D)):
-        values = np.asarray(getattr(operator, name)(rows))
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = np.asarray(getattr(operator, name)(rows))
         if values.shape != (1, size):
             raise ValueError(
                 f"{name} of the operator makes an array of shape {values.shape[1:]} of {rows.shape[1]} numbers, where "
@@ -216,11 +222,12 @@ def check_adjoint(operator: BaseOperator, dtype: np.dtype[Any]) -> None:
         if not np.isfinite(values).all():
             raise ValueError(f"{name} of the operator makes NaN or infinity of finite numbers. Check its entries.")
         found[name] = values
-    left, right = float(np.vdot(found["matvec"], y)), float(np.vdot(x, found["rmatvec"]))
-    scale = float(
-        np.linalg.norm(found["matvec"]) * np.linalg.norm(y) + np.linalg.norm(found["rmatvec"]) * np.linalg.norm(x)
-    )
-    if abs(left - right) > _DOT_TOLERANCE[np.dtype(dtype)] * scale:
+    # In double precision, and compared with the size that such products have: ⟨A x, y⟩ is about ‖A x‖ for a random y.
+    wide = [np.asarray(values, np.float64).ravel() for values in (x, y, found["matvec"], found["rmatvec"])]
+    left, right = float(wide[2] @ wide[1]), float(wide[0] @ wide[3])
+    scale = float(np.linalg.norm(wide[2]) + np.linalg.norm(wide[3]))
+    coarser = min(np.dtype(dtype), operator.dtype, key=lambda each: each.itemsize)
+    if abs(left - right) > _DOT_TOLERANCE.get(coarser, 1e-3) * scale:
         raise ValueError(
             f"rmatvec of the operator is not the transpose of its matvec: for random x and y, ⟨A x, y⟩ = {left:.6g} "
             f"and ⟨x, Aᵀ y⟩ = {right:.6g}. Correct its adjoint: a missing factor or conjugate is the usual cause."

@@ -86,8 +86,8 @@ class Convolution(BaseOperator):
     def _filter(self, gain: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
         axes = tuple(range(1, len(self.image_shape) + 1))
         spectrum = fft.rfftn(rows.reshape(-1, *self.image_shape), axes=axes)
-        factor = gain.astype(np.result_type(gain.dtype, np.float32) if rows.dtype == np.float64 else _single(gain))
-        return fft.irfftn(spectrum * factor, s=self.image_shape, axes=axes).reshape(len(rows), -1)
+        spectrum *= gain  # in the precision of the rows
+        return fft.irfftn(spectrum, s=self.image_shape, axes=axes).reshape(len(rows), -1)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -306,8 +306,3 @@ def _checked_indices(indices: ArrayLike, size: int) -> NDArray[np.intp]:
     if places.min() < 0 or places.max() >= size or len(np.unique(places)) < len(places):
         raise ValueError(f"indices must be distinct and in [0, {size}); got {places.min()} to {places.max()}.")
     return places.astype(np.intp)
-
-
-def _single(gain: NDArray[Any]) -> type:
-    """The type of a gain for rows in single precision."""
-    return np.complex64 if gain.dtype.kind == "c" else np.float32

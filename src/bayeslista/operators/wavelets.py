@@ -119,11 +119,6 @@ class Wavelet(BaseOperator):
                 labels[where[1:]] = number
         return labels.ravel()
 
-    @property
-    def has_neighbors(self) -> bool:
-        """Coefficients are neighbours in their subband."""
-        return True
-
     def neighbor_mean(self, values: Rows) -> Rows:
         """The mean over the 3 × 3 (in two dimensions) places around each coefficient, itself excluded.
 

@@ -55,11 +55,11 @@ class MatrixOperator(BaseOperator):
 
     def matvec(self, codes: Rows) -> Images:
         """``x Aᵀ`` of rows x."""
-        return (self.matrix @ codes.T).T
+        return _like(codes, (self.matrix @ codes.T).T)
 
     def rmatvec(self, images: Images) -> Rows:
         """``y A`` of rows y."""
-        return (self.matrix.T @ images.T).T
+        return _like(images, (self.matrix.T @ images.T).T)
 
     @property
     def squared_column_norms(self) -> NDArray[Any]:
@@ -67,20 +67,6 @@ class MatrixOperator(BaseOperator):
         if not issparse(self.matrix):
             return np.einsum("kd,kd->d", self.matrix, self.matrix)
         return np.bincount(self.matrix.indices, self.matrix.data**2, self.shape[1])
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A sparse matrix as its arrays, which files can hold."""
-        if not issparse(self.matrix):
-            return {"matrix": self.matrix}
-        parts = self.matrix.data, self.matrix.indices, self.matrix.indptr
-        return {"matrix": (*parts, np.asarray(self.matrix.shape))}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "matrix", _from_arrays(state["matrix"]))
-
-    def restored(self) -> "MatrixOperator":
-        """The operator of a file, whose arrays become a sparse matrix again."""
-        return MatrixOperator(_from_arrays(self.matrix))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,11 +101,11 @@ class WrappedOperator(BaseOperator):
 
     def matvec(self, codes: Rows) -> Images:
         """Row by row."""
-        return np.stack([np.ravel(self.operator.matvec(row)) for row in codes])
+        return _like(codes, np.stack([np.ravel(self.operator.matvec(row)) for row in codes]))
 
     def rmatvec(self, images: Images) -> Rows:
         """Row by row."""
-        return np.stack([np.ravel(self.operator.rmatvec(row)) for row in images])
+        return _like(images, np.stack([np.ravel(self.operator.rmatvec(row)) for row in images]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -161,7 +147,7 @@ class FunctionPair(BaseOperator):
 
     def _rows(self, which: int, rows: NDArray[Any]) -> NDArray[Any]:
         with precision(rows.dtype):
-            return np.stack([np.ravel(np.asarray(self._calls[which](row))) for row in rows])
+            return _like(rows, np.stack([np.ravel(np.asarray(self._calls[which](row))) for row in rows]))
 
     @cached_property
     def _calls(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -200,12 +186,13 @@ class StackedReal(BaseOperator):
     def matvec(self, codes: Rows) -> Images:
         """Real parts, then imaginary parts."""
         found = np.stack([np.ravel(self.operator.matvec(row)) for row in codes])
-        return np.concatenate([found.real, found.imag], axis=1)
+        return _like(codes, np.concatenate([found.real, found.imag], axis=1))
 
     def rmatvec(self, images: Images) -> Rows:
         """The real part of the adjoint."""
         real, imaginary = np.split(images, 2, axis=1)
-        return np.stack([np.real(np.ravel(self.operator.rmatvec(row))) for row in real + 1j * imaginary])
+        rows = real + 1j * imaginary
+        return _like(images, np.stack([np.real(np.ravel(self.operator.rmatvec(row))) for row in rows]))
 
 
 def is_operator(value: Any) -> bool:
@@ -294,13 +281,11 @@ def _compiled(function: Callable[..., Any], size: int) -> Callable[..., Any]:
 
     try:
         jax.eval_shape(function, jax.ShapeDtypeStruct((size,), np.float32))
-    except TypeError:  # JAX's errors at what it cannot trace are such
+    except Exception:  # whatever NumPy or other code makes of a tracer; its own errors come back when it is called
         return function
     return jax.jit(function)
 
 
-def _from_arrays(matrix: Any) -> Any:
-    if not isinstance(matrix, tuple):
-        return matrix
-    data, indices, indptr, shape = matrix
-    return csr_array((data, indices, indptr), shape=tuple(int(size) for size in shape))
+def _like(rows: NDArray[Any], products: NDArray[Any]) -> NDArray[Any]:
+    """Products in the floating type of the rows; complex ones stay, for the check of the operator to refuse them."""
+    return products if products.dtype.kind == "c" else np.ascontiguousarray(products, rows.dtype)

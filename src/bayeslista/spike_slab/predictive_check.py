@@ -44,15 +44,28 @@ def check_answers(
 ) -> PredictiveCheck:
     """The check of answers with posterior moments, under noise of one variance or one a sensor."""
     Y, mean, var = (np.asarray(part, np.float64) for part in (Y, mean, var))
-    K, D = design_matrix.shape
-    residual = Y - mean @ design_matrix.T
-    # Residuals of next to nothing count as explained: layers in single precision do not resolve them.
-    floor = CHECKS.least_noise * np.mean(Y**2, axis=1, keepdims=True) + np.finfo(np.float64).tiny
-    noise = noise_var + floor
+    design_var: Any = 0.0
     if design_covariance is not None:
         # Var(x_k^T β) of a learned row: σ² (β̂^T P β̂ + tr P V).
         design_var = np.sum((mean @ design_covariance) * mean, axis=1) + var @ np.diag(design_covariance)
-        noise = noise * (1 + design_var[:, None])
+        design_var = design_var[:, None]
+    return check_residuals(Y, Y - mean @ design_matrix.T, mean, var, noise_var, prior_power, design_var)
+
+
+def check_residuals(
+    Y: NDArray[Any],
+    residual: NDArray[Any],
+    mean: NDArray[Any],
+    var: NDArray[Any],
+    noise_var: NDArray[Any] | float,
+    prior_power: NDArray[Any] | float,
+    design_var: NDArray[Any] | float = 0.0,
+) -> PredictiveCheck:
+    """The check of answers that leave a residual, whose noise is wider by the variance of the design."""
+    K, D = Y.shape[1], mean.shape[1]
+    # Residuals of next to nothing count as explained: layers in single precision do not resolve them.
+    floor = CHECKS.least_noise * np.mean(Y**2, axis=1, keepdims=True) + np.finfo(np.float64).tiny
+    noise = (noise_var + floor) * (1 + design_var)
     chi_square = np.mean(residual**2 / noise, axis=1)
     chi_square[np.isnan(chi_square)] = np.inf
     power = np.broadcast_to(np.asarray(prior_power, np.float64), D)
