@@ -9,6 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from bayeslista import load, metrics
 from bayeslista.datasets import make_sparse_codes
 from bayeslista.estimators import ISTA, LISTA, NumericalWarning
+from bayeslista.out_of_core import fit_stream
 
 K, D, N = 10, 15, 120
 
@@ -281,3 +282,12 @@ def test_a_stream_goes_on_from_a_file(pairs, tmp_path):
         each.partial_fit(observations[60:], codes[60:])
     np.testing.assert_array_equal(again.predict(test[0]), model.predict(test[0]))
     assert again.n_iter_ == 3
+
+
+def test_a_checkpointed_stream_goes_on(pairs, tmp_path):
+    X, observations, codes, *test = pairs
+    options = {"batch_size": 32, "checkpoint": tmp_path / "model.safetensors", "every": 40}
+    fit_stream(LISTA(3, design_matrix=X, max_iter=3), (observations[:80], codes[:80]), **options)
+    model = fit_stream(LISTA(3, design_matrix=X, max_iter=3), (observations, codes), **options)
+    whole = LISTA(3, design_matrix=X, max_iter=3).partial_fit(observations, codes)
+    np.testing.assert_array_equal(model.predict(test[0]), whole.predict(test[0]))
