@@ -6,14 +6,16 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from bayeslista import load, metrics
+from bayeslista.datasets import make_sparse_codes
 from bayeslista.estimators import ISTA, LISTA, NumericalWarning
+from bayeslista.out_of_core import fit_stream
 
 K, D, N = 10, 15, 120
 
 
 def nmse(model, observations, codes):
-    error = np.linalg.norm(model.predict(observations) - codes, axis=1)
-    return np.mean(error / np.linalg.norm(codes, axis=1))
+    return metrics.nmse(codes, model.predict(observations))
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +211,83 @@ def test_searches_work(pairs):
     X, observations, codes, *_ = pairs
     search = GridSearchCV(LISTA(4, design_matrix=X, random_state=0), {"max_iter": [1, 20]}, cv=2)
     assert search.fit(observations, codes).best_params_ == {"max_iter": 20}
+
+
+def streamed(model, observations, codes, *cuts):
+    for start, stop in zip((0, *cuts), (*cuts, len(codes)), strict=True):
+        model.partial_fit(observations[start:stop], codes[start:stop])
+    return model
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_stream_gives_the_same_network_however_it_is_cut(pairs, known):
+    X, observations, codes, *_ = pairs
+    design_matrix = X if known else None
+    whole = LISTA(3, design_matrix=design_matrix, max_iter=5).partial_fit(observations, codes)
+    cut = streamed(LISTA(3, design_matrix=design_matrix, max_iter=5), observations, codes, 1, 30, 101)
+    for name in ("encoder_", "recurrent_", "shrinkage_", "momentum_", "design_matrix_"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+    assert whole.n_iter_ == 5
+
+
+def test_a_stream_begins_at_the_untrained_start_and_learns_from_a_hundred_pairs_on(pairs):
+    X, observations, codes, *test = pairs
+    model = LISTA(4, design_matrix=X).partial_fit(observations[:99], codes[:99])
+    assert model.n_iter_ == 0
+    assert not model.momentum_.any()
+    before = nmse(model, *test)
+    model.partial_fit(observations[99:], codes[99:])
+    assert model.n_iter_ > 0
+    assert nmse(model, *test) < 0.95 * before
+
+
+def test_a_stream_after_a_fit_learns_from_more_pairs():
+    data = make_sparse_codes(900, 300, K, D, random_state=0)
+    model = LISTA(4, design_matrix=data.design_matrix, random_state=0).fit(data.Y_train[:100], data.B_train[:100])
+    before = nmse(model, data.Y_test, data.B_test)
+    streamed(model, data.Y_train[100:], data.B_train[100:], 300, 333)
+    whole = LISTA(4, design_matrix=data.design_matrix, random_state=0).fit(data.Y_train, data.B_train)
+    assert nmse(model, data.Y_test, data.B_test) < min(before, 1.08 * nmse(whole, data.Y_test, data.B_test))
+
+
+def test_a_stream_follows_a_matrix_that_changes():
+    data, other = (make_sparse_codes(400, 300, K, D, random_state=seed) for seed in (0, 1))
+    model = LISTA(4, design_matrix=data.design_matrix, random_state=0).fit(data.Y_train, data.B_train)
+    before = nmse(model, other.Y_test, other.B_test)
+    model.partial_fit(other.Y_train, other.B_train)
+    again = LISTA(4, design_matrix=other.design_matrix, random_state=0).fit(other.Y_train, other.B_train)
+    assert nmse(model, other.Y_test, other.B_test) < 1.4 * nmse(again, other.Y_test, other.B_test) < before
+
+
+def test_a_bad_chunk_leaves_the_network_as_it_was(pairs):
+    X, observations, codes, *test = pairs
+    model = LISTA(3, design_matrix=X, max_iter=3).partial_fit(observations[:110], codes[:110])
+    before, n_seen = model.predict(test[0]), model._memory.n_seen
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(observations[:, 1:], codes)
+    with pytest.raises(ValueError, match="y has shape"):
+        model.partial_fit(observations, codes[:, 1:])
+    with pytest.raises(ValueError, match="n_layers=4, but the network to go on from has 3 layers"):
+        model.set_params(n_layers=4).partial_fit(observations, codes)
+    np.testing.assert_array_equal(model.predict(test[0]), before)
+    assert model._memory.n_seen == n_seen
+
+
+def test_a_stream_goes_on_from_a_file(pairs, tmp_path):
+    X, observations, codes, *test = pairs
+    model = LISTA(3, design_matrix=X, max_iter=3).partial_fit(observations[:60], codes[:60])
+    model.save(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    for each in (model, again):
+        each.partial_fit(observations[60:], codes[60:])
+    np.testing.assert_array_equal(again.predict(test[0]), model.predict(test[0]))
+    assert again.n_iter_ == 3
+
+
+def test_a_checkpointed_stream_goes_on(pairs, tmp_path):
+    X, observations, codes, *test = pairs
+    options = {"batch_size": 32, "checkpoint": tmp_path / "model.safetensors", "every": 40}
+    fit_stream(LISTA(3, design_matrix=X, max_iter=3), (observations[:80], codes[:80]), **options)
+    model = fit_stream(LISTA(3, design_matrix=X, max_iter=3), (observations, codes), **options)
+    whole = LISTA(3, design_matrix=X, max_iter=3).partial_fit(observations, codes)
+    np.testing.assert_array_equal(model.predict(test[0]), whole.predict(test[0]))

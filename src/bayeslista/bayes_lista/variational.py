@@ -64,8 +64,12 @@ def init(
     training: tuple[Float[np.ndarray, "n K"], Float[np.ndarray, "n D"]],
     held_out: tuple[Float[np.ndarray, "m K"], Float[np.ndarray, "m D"]],
     learn_shrinkage: bool,
+    begin_at: VariationalParameters | None = None,
 ) -> tuple[VariationalState, VariationalProblem]:
-    """The state at a given encoder, which is the prior mean of W, and the constants of the fit; R starts at zero."""
+    """The state at a given encoder, which is the prior mean of W, and the constants of the fit; R starts at zero.
+
+    With `begin_at` the state is that, and the constants are the same.
+    """
     dtype = design_matrix.dtype
     (d, k), n_layers = encoder.shape, len(shrinkage)
     norm = float(np.linalg.norm(design_matrix, 2)) or 1.0
@@ -100,7 +104,7 @@ def init(
         return [np.array(part, dtype) for part in parts]
 
     # An epoch overwrites the memory of its state, no part of which may be shared.
-    parameters, best = (VariationalParameters(*copied(values)) for _ in range(2))
+    parameters, best = (VariationalParameters(*copied(values if begin_at is None else begin_at)) for _ in range(2))
     first, second = (jax.tree.map(np.zeros_like, parameters) for _ in range(2))
     given: list[Any] = [design_matrix, RowColumn(*copied(prior)), *copied([prior_std[1] ** 2 / d])]
     problem = VariationalProblem(*jax.device_put([*given, VariationalParameters(*copied(rates)), *training, *held_out]))

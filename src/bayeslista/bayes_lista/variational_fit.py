@@ -28,7 +28,7 @@ from bayeslista.bayes_lista.propagation import (
 from bayeslista.numerics.batching import in_blocks, root_mean_square
 from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.numerics.epochs import Epoch, EpochLog, Output, Units, powers_of_two
-from bayeslista.numerics.linear import estimate_design_matrix_and_noise
+from bayeslista.numerics.linear import estimate_design_matrix_and_noise, explains
 from bayeslista.numerics.lmmse import SHRINKAGES, EncoderFold, lmmse_folds, step_size_and_shrinkage
 from bayeslista.numerics.precision import FAST_VARIANCES, AnyArray
 from bayeslista.numerics.soft_threshold_fast import Gaussian
@@ -70,11 +70,16 @@ class PosteriorParameters(NamedTuple):
 
 
 def _by_row_and_column(mean: Float[np.ndarray, "m n"], log_var: Float[np.ndarray, "m n"]) -> RowColumn | None:
-    columns = log_var.mean(axis=0)
-    rows = (log_var - columns).mean(axis=1)
+    rows, columns = _rows_and_columns(log_var)
     departure = np.abs(log_var - rows[:, None] - columns)
     parts: Any = mean, np.exp(rows), np.exp(columns)
     return RowColumn(*parts) if departure.max() <= _FACTORED else None
+
+
+def _rows_and_columns(log_var: Float[np.ndarray, "m n"]) -> tuple[Any, Any]:
+    """The nearest sum of a row term and a column term."""
+    columns = log_var.mean(axis=0)
+    return (log_var - columns).mean(axis=1), columns
 
 
 _elementwise_compiled = partial(fast_compiled, older_loops=False)
@@ -166,6 +171,7 @@ class VariationalLearner:
         max_iter: int,
         tol: float,
         log: EpochLog | None = None,
+        go_on_from: "VariationalLearner | None" = None,
     ) -> None:
         """Ascend the ELBO in mini-batches, keep the epoch of least validation error, and calibrate on held-out pairs.
 
@@ -182,7 +188,7 @@ class VariationalLearner:
         # Of one shape for all networks, so that they are compiled once.
         most = len(B) if n_folds > 1 else len(chosen[0])
         # 2. Ascent with early stopping.
-        ascents = [self.new_ascent(Y, B, most, *rows) for rows in zip(chosen, held_out, strict=True)]
+        ascents = [self.new_ascent(Y, B, most, *rows, None, go_on_from) for rows in zip(chosen, held_out, strict=True)]
         best_epoch = ascend_together(ascents, random, max_iter, tol, log or EpochLog())
         if n_folds > 1 and not improved(ascents, Y, B, held_out):
             best_epoch = 0
@@ -198,7 +204,7 @@ class VariationalLearner:
         if n_folds > 1 and self.given_matrix is not None:
             learned_from = order
             start = np.median([ascent.start for ascent in ascents], axis=0)
-            final = self.new_ascent(Y, B, most, order, held_out[0], start)
+            final = self.new_ascent(Y, B, most, order, held_out[0], start, go_on_from)
             for n_epoch in range(best_epoch):
                 final.advance(n_epoch, random, max_iter)
             final.keep()
@@ -221,8 +227,12 @@ class VariationalLearner:
         chosen: Int[np.ndarray, " m"],
         held_out: Int[np.ndarray, " h"],
         start: Any = None,
+        go_on_from: "VariationalLearner | None" = None,
     ) -> VariationalAscent:
-        """An ascent on chosen pairs, in as many batches as for `most` pairs; `start` is a step size and a threshold."""
+        """An ascent on chosen pairs, in as many batches as for `most` pairs; `start` is a step size and a threshold.
+
+        The encoder that they give is the centre of the prior, and where the ascent begins without one to go on from.
+        """
         training = Y[chosen], B[chosen]
         dtype, noise_var = B.dtype, None
         if self.given_matrix is not None:
@@ -244,8 +254,27 @@ class VariationalLearner:
             (Y, B),
             (Y[held_out], B[held_out]),
             learn_shrinkage=self.start_shrinkage is None,
+            begin_at=None if go_on_from is None else self._parameters_of(go_on_from, design_matrix),
         )
         return VariationalAscent(design_matrix, (step_size, threshold), chosen, most, self.units.code, state, problem)
+
+    def _parameters_of(self, other: Self, design_matrix: Float[np.ndarray, "K D"]) -> VariationalParameters:
+        """The parameters of another learner in the units of this one, with the same S for another design matrix."""
+        encoder, residual, encoder_log_var, residual_log_var, log_shrinkage, *layers = other.parameters
+        observation_ratio, code_ratio = (a / b for a, b in zip(self.units, other.units, strict=True))
+        # W' = W observation'/observation · code/code';  R' = S − I + W' X' with S = I − W X + R
+        gain = observation_ratio / code_ratio
+        moved = gain * encoder
+        residual = residual + moved @ design_matrix - encoder @ other.scaled_matrix
+        if self.start_shrinkage is None:
+            log_shrinkage = log_shrinkage - np.log(code_ratio)
+        else:
+            with np.errstate(divide="ignore"):
+                smallest = np.log(np.finfo(log_shrinkage.dtype).tiny)
+                log_shrinkage = np.full_like(log_shrinkage, np.maximum(np.log(self.start_shrinkage), smallest))
+        logs = *_rows_and_columns(encoder_log_var + 2 * np.log(gain)), *_rows_and_columns(residual_log_var)
+        parts: Any = moved, residual, *logs, log_shrinkage, *layers
+        return VariationalParameters(*parts)
 
     def output(self, Y: Float[np.ndarray, "n K"], include_noise: bool) -> Output:
         """The calibrated spike and slab, or the network's own."""
@@ -322,7 +351,7 @@ class VariationalLearner:
         training, validation = (Y[~held_out], B[~held_out]), (Y[held_out], B[held_out])
         # A given matrix that the pairs contradict is estimated instead.
         known = None if self.given_matrix is None else self.scaled_matrix
-        if known is not None and _explains(estimate_design_matrix_and_noise(*training)[0], known, *validation):
+        if known is not None and explains(estimate_design_matrix_and_noise(*training)[0], known, *validation):
             known = None
         fresh = copy(self)
         fresh.given_matrix = None if known is None else self.given_matrix
@@ -387,17 +416,6 @@ class VariationalLearner:
         }
         n_updates = n_pairs * (encoder.mean.size + residual.mean.size)
         return Epoch({**state, **values}, {"clipped": 0, "rejected": 0, **counts}, {"rejected": n_updates})
-
-
-def _explains(
-    better: Float[np.ndarray, "K D"],
-    than: Float[np.ndarray, "K D"],
-    Y: Float[np.ndarray, "n K"],
-    B: Float[np.ndarray, "n D"],
-) -> bool:
-    """Whether one design matrix has a smaller mean squared residual than another, by more than a standard error."""
-    gain = np.mean((Y - B @ than.T) ** 2 - (Y - B @ better.T) ** 2, axis=1)
-    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
 
 
 def _variance_ratio(

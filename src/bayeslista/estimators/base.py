@@ -198,6 +198,13 @@ class BaseSparseCoder(
     def _n_features_out(self) -> int:
         return self.n_components_
 
+    def _update(self: Any, X: ArrayLike, y: ArrayLike) -> None:
+        """Update by a batch of a stream of pairs; what can wait is left to `_conclude`."""
+        self.partial_fit(X, y)
+
+    def _conclude(self) -> None:
+        """Complete what `_update` has left."""
+
     def _validate_pairs(self, X: ArrayLike, y: ArrayLike | None, *, reset: bool = True) -> tuple[_Rows, _Codes]:
         """Observations and codes, finite, two-dimensional, of one floating type.
 

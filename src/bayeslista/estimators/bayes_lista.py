@@ -22,6 +22,7 @@ from bayeslista.estimators.validation import (
     FRACTION,
     NOT_NEGATIVE,
     all_or_nothing,
+    check_going_on,
     random_seed,
     warn_caller,
 )
@@ -90,6 +91,11 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         start is kept unless another epoch is better by a standard error; with a design matrix given, one more network
         then learns from all pairs for the best number of epochs. With 0, or a single pair, the training pairs are used,
         which makes predictions overconfident. "adf" holds nothing out.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the posterior of the last `fit` or `partial_fit`, where that was of the same
+        `inference`. Columns, coefficients and `n_layers` have to be the same. For the same pairs again `random_state`
+        has to be the same integer, and cross-validation is to be avoided: pairs that the network has learned from
+        neither validate nor calibrate it.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the codes
         float32 or integers, else float64.
@@ -175,6 +181,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         "max_iter": [COUNT],
         "tol": [NOT_NEGATIVE],
         "validation_fraction": [FRACTION],
+        "warm_start": ["boolean"],
     }
 
     def __init__(
@@ -190,6 +197,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         max_iter: int = 50,
         tol: float = 1e-4,
         validation_fraction: float = 0.1,
+        warm_start: bool = False,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -204,6 +212,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         self.max_iter = max_iter
         self.tol = tol
         self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
@@ -280,7 +289,7 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         checkpoint : str or path-like, default=None
             A file for the state of the fit, written from time to time and at the end. The same call continues from it,
             to the same bits as without the interruption; after the end it returns at once. Remove the file to start
-            anew.
+            anew. It cannot be combined with going on from another fit (`warm_start`).
 
         Returns
         -------
@@ -288,7 +297,10 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
             The fitted estimator.
         """
         self._validate_params()
-        observations, codes = self._validate_pairs(X, y)
+        warm = self.warm_start and hasattr(self, "_learner")
+        if warm:
+            check_going_on(self, checkpoint)
+        observations, codes = self._validate_pairs(X, y, reset=not warm)
         data = {"X": observations, "y": codes.reshape(len(codes), *self._code_shape)}
         log = Checkpoint(checkpoint, self, data, random_seed, RECORDS)
         if log.fitted is not None:
@@ -297,11 +309,11 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
         random = np.random.default_rng(log.seed)
         watching = {"n_more": 1, "n_done": len(log.rows), "verbose": self.verbose}
         with log, watched(self, (observations, codes), self.max_iter, **watching) as watch, self._precision():
-            learner = self._new_learner(observations, codes)
+            learner, going_on = self._learner_of_fit(observations, codes, warm)
             pairs = observations / learner.units.observation, codes / learner.units.code
             log.callback = watch.next_epoch
             watch.begin()
-            learner.learn(*pairs, random, self.max_iter, self.tol, log)
+            learner.learn(*pairs, random, self.max_iter, self.tol, log, **going_on)
             watch.end()
             self._install(learner, log.rows)
             log.finish(state_of(self))
@@ -406,6 +418,15 @@ class BayesLISTA(CallbackSupportMixin, DistributionalSparseCoder):
 
     def _threshold(self) -> float | None:
         return None if isinstance(self.shrinkage, str) else float(self.shrinkage)
+
+    def _learner_of_fit(
+        self, Y: _Rows, B: _Codes, warm: bool
+    ) -> tuple[VariationalLearner | FilteringLearner, dict[str, Any]]:
+        """The learner of a fit, and what it goes on from."""
+        if warm and isinstance(self._learner, FilteringLearner) and self.inference == "adf":
+            return copy(self._learner), {}
+        going_on = warm and isinstance(self._learner, VariationalLearner) and self.inference == "variational"
+        return self._new_learner(Y, B), {"go_on_from": self._learner} if going_on else {}
 
     def _new_learner(self, Y: _Rows, B: _Codes) -> VariationalLearner | FilteringLearner:
         if self.inference == "adf":

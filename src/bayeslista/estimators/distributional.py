@@ -192,13 +192,6 @@ class DistributionalSparseCoder(BaseSparseCoder):
         self.__dict__.pop("recalibration_", None)
         return self
 
-    def _update(self, X: ArrayLike, y: ArrayLike) -> None:
-        """Update by a batch of a stream of pairs; what can wait is left to `_conclude`."""
-        self.partial_fit(X, y)
-
-    def _conclude(self) -> None:
-        """Complete what `_update` has left."""
-
     def _predict_codes(self, Y: _Rows) -> Float[NDArray[Any], "n D"]:
         return self._moments(Y)[0]
 

@@ -55,7 +55,7 @@ def conclude(estimator: Any) -> None:
 
 def is_trained(estimator: Any) -> bool:
     """Whether there is a model that `update` would go on from."""
-    return hasattr(estimator, "_learner")
+    return hasattr(estimator, "_learner") or hasattr(estimator, "encoder_")
 
 
 def code_shape(estimator: BaseSparseCoder) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import StrOptions
 
@@ -18,6 +18,7 @@ from bayeslista.estimators.validation import (
     NOT_NEGATIVE,
     POSITIVE,
     all_or_nothing,
+    check_going_on,
     random_seed,
     warn_caller,
 )
@@ -25,8 +26,9 @@ from bayeslista.lista import training
 from bayeslista.lista.training import CodePairs, LearningRates, ListaInfo, ListaState, ListaWeights
 from bayeslista.numerics.batching import in_blocks, root_mean_square
 from bayeslista.numerics.epochs import Units
-from bayeslista.numerics.linear import estimate_design_matrix_and_noise, ista_weights
+from bayeslista.numerics.linear import estimate_design_matrix_and_noise, explains, ista_weights
 from bayeslista.numerics.lmmse import SHRINKAGES, EncoderFold, lmmse_folds, step_size_and_shrinkage
+from bayeslista.numerics.stream_memory import StreamMemory
 
 
 class LISTA(CallbackSupportMixin, BaseSparseCoder):
@@ -78,6 +80,9 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         training pairs is used.
     n_iter_no_change : int, default=10
         Epochs without progress that end the training.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the weights of the last `fit` or `partial_fit`, in place of `start`. The pairs need
+        not be the same, but their columns, coefficients and `n_layers` do.
     dtype : {"auto", "float32", "float64"}, default="auto"
         The floating type of the computation. "auto" is float32 where the observations are float32 and the
         codes float32 or integers, else float64.
@@ -146,6 +151,9 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
     True
     """
 
+    _memory: StreamMemory | None = None  # of `partial_fit`
+    _untrained = False  # a stream too short to train on
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseSparseCoder._parameter_constraints,
         "start": [StrOptions({"lmmse", "ista"})],
@@ -160,6 +168,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         "tol": [NOT_NEGATIVE],
         "validation_fraction": [FRACTION],
         "n_iter_no_change": [COUNT],
+        "warm_start": ["boolean"],
     }
 
     def __init__(
@@ -179,6 +188,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         tol: float = 1e-4,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
+        warm_start: bool = False,
         dtype: str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -197,6 +207,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
         self.tol = tol
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
@@ -284,30 +295,97 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
             The fitted estimator.
         """
         self._validate_params()
-        observations, codes = self._validate_pairs(X, y)
+        warm = self.warm_start and hasattr(self, "encoder_")
+        if warm:
+            check_going_on(self)
+        observations, codes = self._validate_pairs(X, y, reset=not warm)
         self.design_matrix_ = self._resolve_design_matrix(observations, codes)
-        units = Units(1.0, 1.0)
-        if self.optimizer == "adam":
-            units = Units(root_mean_square(observations), root_mean_square(codes))
-        pairs = CodePairs(observations / units.observation, codes / units.code)
+        random = np.random.default_rng(random_seed(self.random_state))
+        order = random.permutation(len(codes))
+        n_held_out = int(self.validation_fraction * len(order))
+        rows = order[:n_held_out], order[n_held_out:]
+        self._memory, self._untrained = None, False
         with watched(self, (observations, codes), self.max_iter, verbose=self.verbose) as watch, self._precision():
-            self._train(pairs, units, watch)
+            self._train(CodePairs(observations, codes), *rows, random, watch, from_start=not warm, from_fitted=warm)
         return self
 
-    def _train(self, pairs: CodePairs, units: Units, watch: Watch) -> None:
-        """Train on pairs in these units, and set the fitted attributes in those of the data."""
-        random = np.random.default_rng(random_seed(self.random_state))
-        order = random.permutation(len(pairs.codes))
-        n_held_out = int(self.validation_fraction * len(order))
-        learned_from = CodePairs(*(values[order[n_held_out:]] for values in pairs))
-        validation = CodePairs(*(values[order[:n_held_out]] for values in pairs)) if n_held_out else learned_from
+    @all_or_nothing
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Go on learning from more pairs.
+
+        The last 2,000 pairs of the stream are kept, and after 100, 200, 400, … 2,000 of them, and then every 2,000, the
+        network is trained on those: from the weights at hand or, where that has the smaller error, from a new start.
+        Every tenth pair validates. A design matrix that the pairs contradict is estimated instead. In between pairs are
+        only collected, so that the result does not depend on how the stream is cut into calls. Without a `fit`, the
+        network is its start until the first 100 pairs are there. History and diagnostics are of the last training.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_observed)
+            Observations, one a row.
+        y : array-like or sparse array of shape (n_samples, n_components) or (n_samples,)
+            Their codes, one a row.
+
+        Returns
+        -------
+        Self
+            The fitted estimator.
+        """
+        self._validate_params()
+        first = not hasattr(self, "encoder_")
+        if not first:
+            check_going_on(self)
+        observations, codes = self._validate_pairs(X, y, reset=first)
+        memory, untrained = self._memory or StreamMemory.empty(observations, codes), first or self._untrained
+        with self._precision():
+            for part in memory.until_fits(len(codes)):
+                memory = memory.append(observations[part], codes[part])
+                if memory.is_fit_due or untrained:
+                    self._train_on(memory, self.max_iter if memory.is_fit_due else 0, not untrained)
+                    untrained = not memory.is_fit_due
+        self._memory, self._untrained = memory, untrained
+        return self
+
+    def _train_on(self, memory: StreamMemory, max_iter: int, from_fitted: bool) -> None:
+        """Train on the memory of a stream; a given matrix that its held-out pairs contradict is estimated instead."""
+        Y, B, held_out = memory.observations, memory.codes, memory.held_out
+        matrix = self._resolve_design_matrix(Y, B)
+        if self.design_matrix is not None and held_out.any():
+            estimate, _ = estimate_design_matrix_and_noise(Y[~held_out], B[~held_out])
+            matrix = estimate if explains(estimate, matrix, Y[held_out], B[held_out]) else matrix
+        self.design_matrix_ = matrix
+        rows = np.flatnonzero(held_out), np.flatnonzero(~held_out)
+        random = np.random.default_rng(memory.n_seen)
+        self._train(CodePairs(Y, B), *rows, random, max_iter=max_iter, from_fitted=from_fitted)
+
+    def _train(
+        self,
+        pairs: CodePairs,
+        held_out: Int[NDArray[Any], " m"],
+        chosen: Int[NDArray[Any], " n"],
+        random: np.random.Generator,
+        watch: Watch | None = None,
+        *,
+        max_iter: int | None = None,
+        from_start: bool = True,
+        from_fitted: bool = False,
+    ) -> None:
+        """Train on chosen pairs from the better of the given starts, and set the fitted attributes."""
+        units = Units(1.0, 1.0)
+        if self.optimizer == "adam":
+            units = Units(root_mean_square(pairs.observations), root_mean_square(pairs.codes))
+        pairs = CodePairs(pairs.observations / units.observation, pairs.codes / units.code)
+        learned_from = CodePairs(*(values[chosen] for values in pairs))
+        validation = CodePairs(*(values[held_out] for values in pairs)) if len(held_out) else learned_from
 
         gain = units.observation / units.code
         design_matrix = self.design_matrix_ / gain
         coupling = design_matrix if self.coupled_weights else None
         step_inverse = ista_weights(design_matrix).step_inverse
-        weights = self._start_weights(learned_from, design_matrix, units.code)
-        state = training.init(weights, validation, coupling, optimizer=self.optimizer)
+        starts = [self._fitted_weights(coupling, units)] if from_fitted else []
+        starts += [self._start_weights(learned_from, design_matrix, units.code)] if from_start else []
+        states = [training.init(weights, validation, coupling, optimizer=self.optimizer) for weights in starts]
+        state = min(states, key=lambda state: float(state.best_error))
         rates = self._rates(design_matrix.shape, math.sqrt(step_inverse))
 
         def fitted(best: ListaWeights) -> dict[str, Any]:
@@ -325,19 +403,31 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
             }
 
         infos: list[ListaInfo] = []
-        while len(infos) < self.max_iter and not self._is_stale(state):
-            watch.begin()
+        while len(infos) < (self.max_iter if max_iter is None else max_iter) and not self._is_stale(state):
+            if watch is not None:
+                watch.begin()
             batches = training.make_batches(random.permutation(len(learned_from.codes)), self.batch_size)
             state, info = training.step(
                 state, learned_from, validation, batches, rates, self.tol, coupling, optimizer=self.optimizer
             )
             infos.append(info)
-            if watch.end_epoch(float(info.nmse), partial(fitted, state.best)):
+            if watch is not None and watch.end_epoch(float(info.nmse), partial(fitted, state.best)):
                 break
         n_batches = -(-len(learned_from.codes) // min(self.batch_size, len(learned_from.codes)))
-        self._report(infos, float(state.best_error), units.code, n_held_out, n_batches)
+        self._report(infos, float(state.best_error), units.code, len(held_out), n_batches)
         self.__dict__.update(fitted(state.best))
         self.step_inverse_ = step_inverse * gain**2
+
+    def _fitted_weights(self, coupling: Float[NDArray[Any], "K D"] | None, units: Units) -> ListaWeights:
+        """The weights at hand, in standardised units; coupled ones if there is a design matrix."""
+        encoder, shrinkage = self.encoder_ * (units.observation / units.code), self.shrinkage_ / units.code
+        free = ListaWeights(encoder, self.recurrent_, shrinkage)
+        if self.learn_momentum or self._is_accelerated():
+            free = free._replace(momentum=self.momentum_, step_size=self.step_size_)
+        return training.coupled(free, coupling)
+
+    def _is_accelerated(self) -> bool:
+        return bool(self.momentum_.any() or (self.step_size_ != 1).any())
 
     def _start_weights(self, pairs: CodePairs, design_matrix: Float[NDArray[Any], "K D"], unit: float) -> ListaWeights:
         """Weights and thresholds before training, in standardised units; `unit` is that of the codes."""
@@ -369,7 +459,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
     def _rates(self, shape: tuple[int, ...], norm: float) -> LearningRates:
         """Learning rates for a design matrix of this shape and spectral norm."""
         rate = self.learning_rate
-        of_layers = rate * self.learn_shrinkage, rate, rate
+        of_layers = rate * self.learn_shrinkage, rate * self.learn_momentum, rate * self.learn_momentum
         if self.optimizer == "sgd":
             return LearningRates(rate, rate, *of_layers)
         # A step of Adam is at most its rate in every entry: in spectral norm, √(rows · columns) times that.
@@ -392,7 +482,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
             "n_held_out": n_held_out,
             "n_batches": n_batches * len(infos),
             "n_skipped": n_skipped,
-            "best_epoch": int(np.argmin(errors)) + 1 if errors.min() <= best_error < math.inf else 0,
+            "best_epoch": int(np.argmin(errors)) + 1 if errors.min(initial=math.inf) <= best_error < math.inf else 0,
         }
         if n_skipped:
             warn_caller(
@@ -404,7 +494,7 @@ class LISTA(CallbackSupportMixin, BaseSparseCoder):
 
     def _predict_codes(self, Y: Float[NDArray[Any], "n K"]) -> Float[NDArray[Any], "n D"]:
         weights = ListaWeights(self.encoder_, self.recurrent_, self.shrinkage_)
-        if self.momentum_.any() or (self.step_size_ != 1).any():
+        if self._is_accelerated():
             weights = weights._replace(momentum=self.momentum_, step_size=self.step_size_)
         with self._precision():
             return in_blocks(lambda rows: training.predict(weights, rows), Y)

@@ -18,6 +18,7 @@ from bayeslista.estimators.sparse_coding_transformer import SparseCodingTransfor
 from bayeslista.estimators.spike_slab_net import SpikeSlabNet
 from bayeslista.estimators.spike_slab_regressor import SpikeSlabRegressor
 from bayeslista.io.records import read_record
+from bayeslista.numerics.stream_memory import StreamMemory
 from bayeslista.operators import BaseOperator
 from bayeslista.spike_slab.fitting import SpikeSlabLearner
 from bayeslista.spike_slab.operator_fitting import OperatorLearner
@@ -182,7 +183,12 @@ _PROXIMAL: _Checks = {**_WEIGHTS, "step_inverse_": _is_real, "shrinkage_": _is_r
 _ATTRIBUTES_OF: dict[str, _Checks] = {
     "ISTA": _PROXIMAL,
     "FISTA": _PROXIMAL,
-    "LISTA": {**_PROXIMAL, **dict.fromkeys(("shrinkage_", "momentum_", "step_size_"), _is_vector)},
+    "LISTA": {
+        **_PROXIMAL,
+        **dict.fromkeys(("shrinkage_", "momentum_", "step_size_"), _is_vector),
+        "n_iter_": lambda value: value == 0 or _is_count(value),  # none in a stream that has just begun
+        "_memory": lambda value: isinstance(value, StreamMemory | None),
+    },
     "BayesLISTA": {**_WEIGHTS, "_learner": lambda value: isinstance(value, FilteringLearner | VariationalLearner)},
     "SpikeSlabNet": {"_learner": lambda value: isinstance(value, SpikeSlabLearner | OperatorLearner)},
 }

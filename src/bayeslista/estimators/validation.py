@@ -147,6 +147,21 @@ def check_matrix(design_matrix: ArrayLike) -> NDArray[Any]:
     return matrix
 
 
+def check_going_on(estimator: Any, checkpoint: Any = None) -> None:
+    """Refuse to go on from a fitted network with another number of layers, or with a checkpoint."""
+    n_fitted = len(estimator.shrinkage_)
+    if estimator.n_layers != n_fitted:
+        raise ValueError(
+            f"n_layers={estimator.n_layers}, but the network to go on from has {n_fitted} layers; set n_layers to "
+            "that, or train a new network by fit with warm_start=False."
+        )
+    if checkpoint is not None:
+        raise ValueError(
+            "A fit with warm_start=True that goes on from another one cannot have a checkpoint, which would not hold "
+            "that one; pass checkpoint=None, or set warm_start=False."
+        )
+
+
 def check_finite(name: str, values: NDArray[Any], first_row: int = 0) -> None:
     """Refuse NaN and infinity, with the place of the first."""
     if values.dtype.kind != "f":

@@ -72,7 +72,10 @@ def read_record(path: str | os.PathLike[str], records: Mapping[str, type]) -> An
     try:
         return _decode(json.loads(content), tensors, records)
     except Exception as error:  # a tree of other types and names can raise any
-        raise ValueError(f"{path} has content that this version of {_NAME} cannot read ({error}).") from error
+        raise ValueError(
+            f"{path} has content that this version of {_NAME} cannot read ({error}). "
+            "If the file is of an earlier version, fit and save the model anew."
+        ) from error
 
 
 def read_versions(path: str | os.PathLike[str]) -> dict[str, str]:

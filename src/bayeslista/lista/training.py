@@ -87,6 +87,13 @@ def decoupled(weights: ListaWeights, design_matrix: Float[AnyArray, "K D"] | Non
     return weights._replace(recurrent=weights.recurrent - weights.encoder @ design_matrix)
 
 
+def coupled(weights: ListaWeights, design_matrix: Float[AnyArray, "K D"] | None) -> ListaWeights:
+    """Coupled weights from free ones, ``A = S + W X``."""
+    if design_matrix is None:
+        return weights
+    return weights._replace(recurrent=weights.recurrent + weights.encoder @ design_matrix)
+
+
 @jax.jit
 def predict(weights: ListaWeights, observations: Float[AnyArray, "n K"]) -> Float[Array, "n D"]:
     """Codes of the last layer; the weights are free ones."""

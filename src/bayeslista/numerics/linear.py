@@ -70,6 +70,17 @@ def estimate_design_matrix_and_noise(
     )
 
 
+def explains(
+    better: Float[np.ndarray, "K D"],
+    than: Float[np.ndarray, "K D"],
+    Y: Float[np.ndarray, "n K"],
+    B: Float[np.ndarray, "n D"],
+) -> bool:
+    """Whether one design matrix has a smaller mean squared residual than another, by more than a standard error."""
+    gain = np.mean((Y - B @ than.T) ** 2 - (Y - B @ better.T) ** 2, axis=1)
+    return bool(gain.mean() > gain.std() / np.sqrt(len(gain)))
+
+
 def _unit_columns(values: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:
     """Columns divided by their root mean square, and the divisors; 1 for a column of zeros."""
     largest = np.max(np.abs(values), axis=0)

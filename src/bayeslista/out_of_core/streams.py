@@ -86,7 +86,7 @@ def fit_stream(
 
     Parameters
     ----------
-    model : BayesLISTA or SpikeSlabNet
+    model : BayesLISTA, LISTA or SpikeSlabNet
         Fitted or not.
     pairs : iterable of (X, y), or a tuple of two arrays
         Either pieces of the stream, of any sizes: observations of shape (n, n_observed) and codes of shape
@@ -107,7 +107,7 @@ def fit_stream(
 
     Returns
     -------
-    BayesLISTA or SpikeSlabNet
+    BayesLISTA, LISTA or SpikeSlabNet
         The model itself, fitted.
 
     Raises
@@ -137,7 +137,7 @@ def fit_stream(
     if not isinstance(model, BaseSparseCoder) or not hasattr(model, "partial_fit"):
         raise ValueError(
             f"A stream needs an estimator with partial_fit, which {type(model).__name__} does not have; pass "
-            "BayesLISTA or SpikeSlabNet, or use fit on as many pairs as memory holds."
+            "BayesLISTA, LISTA or SpikeSlabNet, or use fit on as many pairs as memory holds."
         )
     hooks.check_parameters(model)
     check_arguments("fit_stream", _CONSTRAINTS, batch_size=batch_size, every=every, resume=resume, progress=progress)
