@@ -192,7 +192,12 @@ class SpikeSlabLearner:
                 n_steps = 0
             tried = [first, self._try(self._train(n_steps, batch, random, report), Y, B)] if n_steps else [first]
             best = tried[-1] if tried[-1].loss < first.loss else first  # never where it is NaN
-            problem, Y, B, state, head = self._trained(self.problem, Y, B, best.state, best.scalars.head)
+            state, failed = best.state, self._check(Y, best.posterior)[2]
+            if self.mode == "accurate" and failed.any() and not failed.all():
+                # The sampler answers what fails: the head is for the others, repeated so that sizes stay compiled.
+                others = np.resize(np.flatnonzero(~failed), len(Y))
+                Y, B, state = Y[others], B[others], NetworkState(*(part[others] for part in state))
+            problem, Y, B, state, head = self._trained(self.problem, Y, B, state, best.scalars.head)
             head = fit_head(problem, Y, B, state, head, report)
             self.scalars, self.n_simulated = best.scalars._replace(head=_cast(head, self.dtype)), n_pairs
             self._learn_variance_ratio()
