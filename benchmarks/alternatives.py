@@ -18,7 +18,8 @@ from bayeslista.datasets import make_sparse_codes
 from bayeslista.metrics import nmse
 from bayeslista.spike_slab.denoiser import denoise, slab_prior
 from bayeslista.spike_slab.model import make_problem
-from bayeslista.spike_slab.network import default_scalars, run_network
+from bayeslista.spike_slab.network import run_network
+from bayeslista.spike_slab.starts import default_scalars
 
 PROB_ACTIVE, SLAB_VAR, NOISE_VAR, N_LAYERS = 0.2, 1.17, 0.25, 20
 DICTIONARIES = ("K = 50", "K = 80", "K = 50, equicorrelated 0.9")
@@ -64,7 +65,7 @@ def generalised_message_passing(X: np.ndarray, Y: np.ndarray, share: float, comm
 
 def layers(X: np.ndarray, Y: np.ndarray, n_vector: int, n_propagation: int, tempered: bool) -> np.ndarray:
     prior = slab_prior(PROB_ACTIVE, 0.0, SLAB_VAR, n_components=X.shape[1])
-    scalars = default_scalars(n_vector, n_propagation, tempered=tempered)
+    scalars = default_scalars(n_vector, n_propagation, start="independent" if tempered else "plain")
     return mean_of(run_network(make_problem(X, NOISE_VAR, prior), Y, scalars))
 
 

@@ -18,7 +18,6 @@ from bayeslista.spike_slab.denoiser import denoise, prior_moments, slab_prior
 from bayeslista.spike_slab.ep import ep_layers
 from bayeslista.spike_slab.model import LayerScalars, make_problem, start
 from bayeslista.spike_slab.network import (
-    default_scalars,
     early_layers,
     last_layers,
     posterior_variance_ratio,
@@ -26,6 +25,7 @@ from bayeslista.spike_slab.network import (
     run_layers,
     run_network,
 )
+from bayeslista.spike_slab.starts import default_scalars
 from bayeslista.spike_slab.vamp import vamp_layers
 
 K, D = 6, 9

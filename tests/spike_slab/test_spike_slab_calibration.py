@@ -19,7 +19,8 @@ from bayeslista.spike_slab.calibration import (
 from bayeslista.spike_slab.denoiser import Denoised, slab_prior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, simulate_pairs
 from bayeslista.spike_slab.model import make_problem
-from bayeslista.spike_slab.network import default_scalars, run_layers, run_network
+from bayeslista.spike_slab.network import run_layers, run_network
+from bayeslista.spike_slab.starts import default_scalars
 
 SLAB = SlabMixture(np.ones(1), np.zeros(1), np.ones(1))
 LIKE_KINDS = "ep_layers", "refinement_layers"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bayeslista.spike_slab.gibbs_sweeps import run_sweeps
 from bayeslista.spike_slab.jump_process import clear, enter, normal, run, uniform
 
-_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
+_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
 
 _Array = NDArray[np.float64]
@@ -47,19 +47,11 @@ class ChainState(NamedTuple):
     counts: NDArray[np.int64]  # (4,): moves, swaps tried, swaps that changed the support, changes since a rebuild
 
 
-@njit(**_OPTIONS)
-def new_state(D):
+def new_state(D: int) -> ChainState:
     """Room for one chain."""
+    lists = np.zeros(D + 1, np.int64), np.full(D, -1), np.zeros(D, np.int64)
     return ChainState(
-        np.zeros(D + 1, np.int64),
-        np.full(D, -1),
-        np.zeros(D, np.int64),
-        np.empty((D, D)),
-        np.empty((D, D)),
-        np.empty(D),
-        np.empty(D),
-        np.empty(D),
-        np.zeros(4, np.int64),
+        *lists, np.empty((D, D)), np.empty((D, D)), np.empty(D), np.empty(D), np.empty(D), np.zeros(4, np.int64)
     )
 
 
@@ -120,19 +112,25 @@ def rounds_until_agreement(
 
 @njit(**_OPTIONS)
 def draw_values(state, random, out):
-    """Values given the support: Gaussian with mean m and covariance E."""
+    """Values given the support: Gaussian with mean m and covariance E, by its Cholesky factor, row by row.
+
+    A loop, since NumPy's routine takes a second to compile.
+    """
     k = state.active[0]
-    if k == 0:
-        return
-    covariance = state.E[:k, :k].copy()
-    covariance = 0.5 * (covariance + covariance.T)
-    factor = np.linalg.cholesky(covariance)
-    z = np.empty(k)
+    factor, z = np.empty((k, k)), np.empty(k)
     for a in range(k):
         z[a] = normal(random)
-    values = factor @ z
-    for a in range(k):
-        out[state.active[1 + a]] = state.m[a] + values[a]
+        value = state.m[a]
+        for b in range(a + 1):
+            left = 0.5 * (state.E[a, b] + state.E[b, a])
+            for c in range(b):
+                left -= factor[a, c] * factor[b, c]
+            if a == b:
+                factor[a, a] = math.sqrt(max(left, 0.0))
+            else:
+                factor[a, b] = left / factor[b, b] if factor[b, b] > 0.0 else 0.0
+            value += factor[a, b] * z[b]
+        out[state.active[1 + a]] = value
 
 
 def _write_draws(draws: _Array, draw: Callable[[int, float, _Array], None], duration: list[float]) -> None:

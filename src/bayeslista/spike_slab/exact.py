@@ -125,7 +125,8 @@ def sample_posterior(
             data = G, H[i], prior, seeds[i], budget, moments[i], draws[i]
             return (sweep_signal(*data) if many else None) or sample_signal(*data)
 
-    found = Parallel(n_jobs=n_jobs, backend="threading")(delayed(solve)(i) for i in range(n))
+    found = [solve(0)] if n else []  # compiles, for which threads would wait
+    found += Parallel(n_jobs=n_jobs, backend="threading")(delayed(solve)(i) for i in range(1, n))
     limits = np.finfo(np.float64)
     prob = np.clip(moments[:, 0], limits.tiny, 1 - limits.eps)
     slab_mean = moments[:, 1] / prob

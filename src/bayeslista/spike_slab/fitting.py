@@ -38,15 +38,12 @@ from bayeslista.spike_slab.empirical_bayes import (
     simulate_pairs,
 )
 from bayeslista.spike_slab.exact import Budget, ExactPosterior, sample_posterior, slab_odds
-from bayeslista.spike_slab.gaussian_base import choose_shrinkage, fit_gaussian_base
-from bayeslista.spike_slab.gaussian_base_head import Base, Head, squared_errors, structured_head, structured_posterior
+from bayeslista.spike_slab.gaussian_base_head import Base, choose_base, structured_posterior
 from bayeslista.spike_slab.hyperparameters import given_slab, single_slab
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem, make_problem
 from bayeslista.spike_slab.network import (
-    STARTS,
     NetworkScalars,
     answer,
-    default_scalars,
     early_layers,
     last_layers,
     posterior_variance_ratio,
@@ -54,6 +51,7 @@ from bayeslista.spike_slab.network import (
     run_network,
 )
 from bayeslista.spike_slab.predictive_check import check_answers, largest_energy
+from bayeslista.spike_slab.starts import STARTS, default_scalars
 
 
 class Assumed(NamedTuple):
@@ -194,7 +192,12 @@ class SpikeSlabLearner:
                 n_steps = 0
             tried = [first, self._try(self._train(n_steps, batch, random, report), Y, B)] if n_steps else [first]
             best = tried[-1] if tried[-1].loss < first.loss else first  # never where it is NaN
-            problem, Y, B, state, head = self._trained(self.problem, Y, B, best.state, best.scalars.head)
+            state, failed = best.state, self._check(Y, best.posterior)[2]
+            if self.mode == "accurate" and failed.any() and not failed.all():
+                # The sampler answers what fails: the head is for the others, repeated so that sizes stay compiled.
+                others = np.resize(np.flatnonzero(~failed), len(Y))
+                Y, B, state = Y[others], B[others], NetworkState(*(part[others] for part in state))
+            problem, Y, B, state, head = self._trained(self.problem, Y, B, state, best.scalars.head)
             head = fit_head(problem, Y, B, state, head, report)
             self.scalars, self.n_simulated = best.scalars._replace(head=_cast(head, self.dtype)), n_pairs
             self._learn_variance_ratio()
@@ -438,38 +441,19 @@ class SpikeSlabLearner:
         return (min(n_steps, affordable) if affordable >= BUDGET.least_steps else 0), batch, n_head
 
     def _structured(self) -> Base | None:
-        """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error."""
+        """A Gaussian base, if codes depend on each other."""
         if self.kept is None or self.n_seen < 2 * ESTIMATION.folds or self.learned.design_matrix.shape[1] < 2:
             return None
-        others = [
-            add_statistics(*(fold for j, fold in enumerate(self.folds) if j != i)) for i in range(len(self.folds))
-        ]
-        models = [self._matrix(sums) for sums in others]
-        amount, least, gain = choose_shrinkage(self.folds, *map(list, zip(*models, strict=True)))
-        if gain < ESTIMATION.least_gain or amount > ESTIMATION.most_shrinkage:
-            return None
-        if self.mode == "exact":
-            self._prepare()  # untrained layers stand for the posterior of independent codes
-        Y, B = self.kept
-        fold = np.arange(len(B)) % ESTIMATION.folds
-        held_out: list[tuple[Any, ...]] = []
-        errors = []
-        for i, (sums, (matrix, noise_var, design_covariance)) in enumerate(zip(others, models, strict=True)):
-            layer = fit_gaussian_base(sums, matrix, noise_var, amount, least, design_covariance, self.dtype)
-            rows = fold == i
-            posterior = structured_posterior(Base(layer, Head()), Y[rows].astype(self.dtype))
-            errors.append((rows, squared_errors(posterior, B[rows])))
-            held_out.append((layer, Y[rows].astype(self.dtype), B[rows].astype(self.dtype)))
-        structured = np.zeros(len(B))
-        for rows, error in errors:
-            structured[rows] = error
-        saved = squared_errors(self._run(self._reduce(Y)), B) - structured
-        if not saved.mean() > saved.std() / np.sqrt(len(saved)):
-            return None
-        model = self.learned
-        sums = add_statistics(*self.folds)
-        layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.design_covariance, self.dtype)
-        return Base(layer, structured_head(held_out))
+
+        def independent(Y: NDArray[Any]) -> Denoised:
+            if self.mode == "exact":
+                self._prepare()  # untrained layers stand for the posterior of independent codes
+            return self._run(self._reduce(Y))
+
+        X, design_covariance, noise_var = self.learned[:3]
+        return choose_base(
+            self.folds, self.kept, self._matrix, (X, noise_var, design_covariance), independent, self.dtype
+        )
 
 
 _early: Callable[..., NetworkState] = fast_compiled(early_layers)

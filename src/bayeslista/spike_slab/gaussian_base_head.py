@@ -1,5 +1,6 @@
-"""A Gaussian base for dependent codes, and its calibration on held-out pairs."""
+"""A Gaussian base for dependent codes: its calibration on held-out pairs, and whether they prefer it."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +10,10 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from bayeslista.spike_slab.calibration import log_score
+from bayeslista.spike_slab.config import ESTIMATION
 from bayeslista.spike_slab.denoiser import Denoised, denoise
-from bayeslista.spike_slab.gaussian_base import GaussianBase, cavities
+from bayeslista.spike_slab.empirical_bayes import Statistics, add_statistics
+from bayeslista.spike_slab.gaussian_base import GaussianBase, cavities, choose_shrinkage, fit_gaussian_base
 
 _USUAL_LEAST = 0.01  # variance of a slab, in units of the codes that are not zero
 
@@ -75,3 +78,39 @@ def squared_errors(posterior: Denoised, B: NDArray[Any]) -> NDArray[Any]:
     """Squared error of the posterior mean, a signal."""
     mean = expit(np.asarray(posterior.log_odds)) * np.asarray(posterior.slab_mean)
     return np.sum((mean - B) ** 2, axis=1)
+
+
+def choose_base(
+    folds: list[Statistics],
+    kept: tuple[NDArray[Any], NDArray[Any]],
+    matrix_of: Callable[[Statistics], tuple[Any, ...]],
+    model: tuple[Any, ...],
+    independent: Callable[[NDArray[Any]], Denoised],
+    dtype: np.dtype,
+) -> Base | None:
+    """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error.
+
+    A model is a matrix, its noise variance and the covariance of its rows, ``matrix_of`` that of some sums;
+    ``independent`` is the posterior of independent codes.
+    """
+    others = [add_statistics(*(fold for j, fold in enumerate(folds) if j != i)) for i in range(len(folds))]
+    models = [matrix_of(sums) for sums in others]
+    amount, least, gain = choose_shrinkage(folds, *map(list, zip(*models, strict=True)))
+    if gain < ESTIMATION.least_gain or amount > ESTIMATION.most_shrinkage:
+        return None
+    Y, B = kept
+    fold = np.arange(len(B)) % len(folds)
+    held_out: list[tuple[Any, ...]] = []
+    structured = np.zeros(len(B))
+    for i, (sums, (matrix, noise_var, design_covariance)) in enumerate(zip(others, models, strict=True)):
+        layer = fit_gaussian_base(sums, matrix, noise_var, amount, least, design_covariance, dtype)
+        rows = fold == i
+        pairs = Y[rows].astype(dtype), B[rows].astype(dtype)
+        structured[rows] = squared_errors(structured_posterior(Base(layer, Head()), pairs[0]), B[rows])
+        held_out.append((layer, *pairs))
+    saved = squared_errors(independent(Y), B) - structured
+    if not saved.mean() > saved.std() / np.sqrt(len(saved)):
+        return None
+    matrix, noise_var, design_covariance = model
+    layer = fit_gaussian_base(add_statistics(*folds), matrix, noise_var, amount, least, design_covariance, dtype)
+    return Base(layer, structured_head(held_out))

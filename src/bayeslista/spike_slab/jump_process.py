@@ -41,7 +41,8 @@ _LARGEST_EXPONENT = 600.0  # of odds, beyond which a probability is one to the l
 # Sums may be reordered and products contracted; infinities and NaN do not occur.
 _FAST = {"reassoc", "contract", "nsz", "arcp", "nnan", "ninf"}
 # "numpy": a division by zero is no exception, without which LLVM can use vector instructions.
-_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
+_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_INNER: Any = {**_OPTIONS, "no_cpython_wrapper": True}
 
 
 @intrinsic
@@ -56,7 +57,7 @@ def _from_bits(typing_context, value):
     return types.float64(types.int64), lambda c, builder, s, args: builder.bitcast(args[0], ir.DoubleType())
 
 
-@njit(fastmath={"contract"}, **_OPTIONS)
+@njit(fastmath={"contract"}, **_INNER)
 def _exp(x):
     """e^x for |x| ≤ 700 in operations that LLVM vectorises: 2^k times a Taylor polynomial; relative error 1e-14."""
     shifted = x * 1.4426950408889634 + 6755399441055744.0  # the low bits now hold k = round(x / log 2)
@@ -148,7 +149,7 @@ def enter(j, component, G, prior, state, work):
     state.component[j] = component
 
 
-@njit(fastmath=_FAST, **_OPTIONS)
+@njit(fastmath=_FAST, **_INNER)
 def leave(a, state):
     """Remove the a-th active column: the Gaussian of the values is conditioned on its value being zero."""
     E, V, m, s, q = state.E, state.V, state.m, state.s, state.q
@@ -206,7 +207,7 @@ def rebuild(G, h, prior, state, work):
     state.counts[3] = 0
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _largest_exponent(s, q, prior):
     """The largest exponent of the odds of any column."""
     largest = 0.0
@@ -219,7 +220,7 @@ def _largest_exponent(s, q, prior):
     return largest
 
 
-@njit(fastmath=_FAST, **_OPTIONS)
+@njit(fastmath=_FAST, **_INNER)
 def column_odds(s, q, prior, shift, out):
     """Σ_c o_jc of every column without itself, times e^{−shift}; returns by how much exponents are too large."""
     beyond = 0.0
@@ -236,86 +237,54 @@ def column_odds(s, q, prior, shift, out):
     return beyond
 
 
-@njit(fastmath=_FAST, **_OPTIONS)
-def column_moments(s, q, prior, out):
+@njit(fastmath=_FAST, **_INNER)
+def column_moments(s, q, prior, out, beyond):
     """Σ_c o_jc of every column without itself, and, as further rows, Σ_c o_jc E[b_j | c] and Σ_c o_jc E[b_j² | c].
 
-    Returns by how much exponents are too large, where `strong_moments` has the shares of components.
+    Those that exceed the range of doubles are capped, in the same shares. ``beyond`` has room for D numbers.
     """
     total, first, second = out[0], out[1], out[2]
-    beyond = 0.0
     out[:] = 0.0
+    beyond[:] = 0.0
+    if len(prior.mean) > 1:  # by how much the largest exponent is too large; that of a single component is capped below
+        for c in range(len(prior.mean)):
+            for j in range(len(s)):
+                precision, mean = prior.precision[c, j], prior.mean[c, j]
+                z = q[j] + mean * precision
+                exponent = 0.5 * (z * z / (max(s[j], 0.0) + precision) - mean * mean * precision)
+                beyond[j] = max(beyond[j], exponent - _LARGEST_EXPONENT)
     for c in range(len(prior.mean)):
         for j in range(len(s)):
             precision, mean = prior.precision[c, j], prior.mean[c, j]
             d = 1.0 / (max(s[j], 0.0) + precision)
             z = q[j] + mean * precision
-            exponent = 0.5 * (z * z * d - mean * mean * precision)
-            beyond += max(exponent - _LARGEST_EXPONENT, 0.0)
+            exponent = 0.5 * (z * z * d - mean * mean * precision) - beyond[j]
             exponent = min(max(exponent, -_LARGEST_EXPONENT), _LARGEST_EXPONENT)
             own = prior.odds[c, j] * math.sqrt(precision * d) * _exp(exponent)
             total[j] += own
             first[j] += own * z * d
             second[j] += own * (d + z * z * d * d)
-    return beyond
 
 
-@njit(**_OPTIONS)
-def strong_moments(s, q, prior, out):
-    """The rows of `column_moments` for columns whose odds exceed the range of doubles: these are capped, not shares."""
-    n_components = len(prior.mean)
-    for j in range(len(s)):
-        largest = -1e300
-        for c in range(n_components):
-            precision, mean = prior.precision[c, j], prior.mean[c, j]
-            z = q[j] + mean * precision
-            largest = max(largest, 0.5 * (z * z / (max(s[j], 0.0) + precision) - mean * mean * precision))
-        if largest > _LARGEST_EXPONENT:
-            out[:, j] = 0.0
-            for c in range(n_components):
-                own = _component_weight(s[j], q[j], j, c, prior, largest - _LARGEST_EXPONENT)
-                precision = prior.precision[c, j]
-                d = 1.0 / (max(s[j], 0.0) + precision)
-                mean = (q[j] + prior.mean[c, j] * precision) * d
-                out[0, j] += own
-                out[1, j] += own * mean
-                out[2, j] += own * (d + mean * mean)
-
-
-@njit(fastmath=_FAST, **_OPTIONS)
-def _component_weight(s, q, j, c, prior, shift):
-    """o_jc of one column without itself, times e^{−shift}."""
-    precision, mean = prior.precision[c, j], prior.mean[c, j]
-    d = 1.0 / (max(s, 0.0) + precision)
-    z = q + mean * precision
-    exponent = 0.5 * (z * z * d - mean * mean * precision + math.log(precision * d)) - shift
-    return prior.odds[c, j] * math.exp(max(exponent, -_LARGEST_EXPONENT))
-
-
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def draw_component(s, q, j, prior, random):
-    """A component of column j in proportion to its odds."""
-    n_components = len(prior.mean)
-    if n_components == 1:
-        return 0
-    shift = -1e300
-    for c in range(n_components):
-        precision, mean = prior.precision[c, j], prior.mean[c, j]
-        z = q + mean * precision
-        value = 0.5 * (z * z / (max(s, 0.0) + precision) - mean * mean * precision)
-        shift = max(shift, value)
-    total = 0.0
-    for c in range(n_components):
-        total += _component_weight(s, q, j, c, prior, shift)
-    u = uniform(random) * total
-    for c in range(n_components - 1):
-        u -= _component_weight(s, q, j, c, prior, shift)
-        if u <= 0.0:
-            return c
-    return n_components - 1
+    """A component of column j in proportion to its odds: the largest log-odds with Gumbel noise added."""
+    chosen, largest = 0, -1e300
+    if len(prior.mean) > 1:
+        for c in range(len(prior.mean)):
+            precision, mean = prior.precision[c, j], prior.mean[c, j]
+            d = 1.0 / (max(s, 0.0) + precision)
+            z = q + mean * precision
+            log_odds = math.log(prior.odds[c, j] * math.sqrt(precision * d)) + 0.5 * (
+                z * z * d - mean * mean * precision
+            )
+            value = log_odds - math.log(-math.log(uniform(random)))
+            if value > largest:
+                chosen, largest = c, value
+    return chosen
 
 
-@njit(fastmath=_FAST, **_OPTIONS)
+@njit(fastmath=_FAST, **_INNER)
 def _accumulate(weight, odds, sums):
     """Add P(active), E[b] and E[b²] of every column given all others, weighted (Rao–Blackwell)."""
     for j in range(odds.shape[1]):
@@ -325,7 +294,7 @@ def _accumulate(weight, odds, sums):
         sums[2, j] += share * odds[2, j]
 
 
-@njit(fastmath=_FAST, **_OPTIONS)
+@njit(fastmath=_FAST, **_INNER)
 def _total(weights):
     """Sum in any order, which vector instructions take."""
     total = 0.0
@@ -334,7 +303,7 @@ def _total(weights):
     return total
 
 
-@njit(**_OPTIONS)
+@njit(**_INNER)
 def _draw_column(weights, total, random):
     """An index in proportion to its weight."""
     u = uniform(random) * total
@@ -357,8 +326,9 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
     every state counts by its expected waiting time. Moments are added to ``sums`` (3, D).
     """
     D = len(G)
-    odds, rates, s, q = np.empty((3, D)), np.empty(D), np.empty(D), np.empty(D)
-    swap_odds, swap_s, swap_q, work = np.empty(D), np.empty(D), np.empty(D), np.empty(D)
+    odds, room = np.empty((3, D)), np.empty((7, D))
+    rates, s, q, swap_odds, swap_s, swap_q, work = room[0], room[1], room[2], room[3], room[4], room[5], room[6]
+    entries = np.empty(D, np.int64)
     elapsed, pending, total_rate, total = 0.0, 0.0, 0.0, 0.0
     changed = True
     for _ in range(n_moves):
@@ -373,8 +343,7 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
                 precision = prior.precision[state.component[j], j]
                 s[j] = 1.0 / state.E[a, a] - precision
                 q[j] = state.m[a] / state.E[a, a] - prior.mean[state.component[j], j] * precision
-            if column_moments(s, q, prior, odds) > 0.0 and len(prior.mean) > 1:
-                strong_moments(s, q, prior, odds)
+            column_moments(s, q, prior, odds, work)
             for j in range(D):
                 rates[j] = min(odds[0, j], RATE_CAP)
             for a in range(k):
@@ -396,17 +365,10 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
         if ended:
             break
         state.counts[0] += 1
-        a, entering, component = -1, -1, 0
-        if uniform(random) * total < total_rate:
-            # A column enters or leaves.
-            j = _draw_column(rates, total_rate, random)
-            if state.position[j] >= 0:
-                a = state.position[j]
-            else:
-                entering = j
-                component = draw_component(s[j], q[j], j, prior, random)
-            changed = True
-        else:
+        # Each function is called at one place: LLVM compiles it anew for every other.
+        a, j, weights, total_weight = -1, -1, rates, total_rate
+        swap = uniform(random) * total >= total_rate
+        if swap:
             # Heat-bath swap of a random active column: s and q once it is out.
             a = min(int(uniform(random) * k), k - 1)
             j = state.active[1 + a]
@@ -423,26 +385,40 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
             for b in range(k):
                 if b != a:
                     swap_q[state.active[1 + b]] = 0.0  # not a candidate: keep its exponent small
-            if column_odds(swap_s, swap_q, prior, 0.0, swap_odds) > 0.0:
+            shift = 0.0
+            while column_odds(swap_s, swap_q, prior, shift, swap_odds) > 0.0 and shift == 0.0:
                 shift = _largest_exponent(swap_s, swap_q, prior)
-                column_odds(swap_s, swap_q, prior, shift, swap_odds)
             for b in range(k):
                 if b != a:
                     swap_odds[state.active[1 + b]] = 0.0
-            entering = _draw_column(swap_odds, _total(swap_odds), random)
-            component = draw_component(swap_s[entering], swap_q[entering], entering, prior, random)
-            changed = entering != j or component != state.component[j]
-            state.counts[2] += changed
+            weights, total_weight = swap_odds, _total(swap_odds)
+        # A column enters or leaves, or takes the place of the one that is out.
+        entering, component = _draw_column(weights, total_weight, random), 0
+        if not swap and state.position[entering] >= 0:
+            a, entering = state.position[entering], -1
+        else:
+            own_s, own_q = (swap_s[entering], swap_q[entering]) if swap else (s[entering], q[entering])
+            component = draw_component(own_s, own_q, entering, prior, random)
+        changed = not swap or entering != j or component != state.component[j]
+        state.counts[2] += swap and changed
         if changed:
             _accumulate(pending, odds, sums)
             pending = 0.0
             if a >= 0:
                 leave(a, state)
-            if entering >= 0:
-                enter(entering, component, G, prior, state, work)
             state.counts[3] += 1
+            n_entering = 0
+            if entering >= 0:
+                state.component[entering] = component
+                entries[0], n_entering = entering, 1
             if state.counts[3] >= REBUILD_EVERY:
-                rebuild(G, h, prior, state, work)
+                for b in range(state.active[0]):
+                    entries[n_entering + b] = state.active[1 + b]
+                n_entering += state.active[0]
+                clear(G, h, state)
+                state.counts[3] = 0
+            for b in range(n_entering):
+                enter(entries[b], state.component[entries[b]], G, prior, state, work)
     if pending > 0.0:
         _accumulate(pending, odds, sums)
     return elapsed
