@@ -98,7 +98,7 @@ def test_pairs_teach_sparsity_slab_and_noise(data, model, given):
     assert model.prob_active_ == pytest.approx(0.2, abs=0.03)
     assert model.noise_std_ == pytest.approx(0.5, rel=0.05)
     assert model.slab_weight_ @ (model.slab_var_ + model.slab_mean_**2) == pytest.approx(1.16, rel=0.15)
-    assert not model.structured_
+    assert model.prior_ == "independent"
     error = nmse(data.B_test, model.predict(data.Y_test))
     assert error < 1.03 * nmse(data.B_test, given.predict(data.Y_test))
 
@@ -296,7 +296,7 @@ def test_codes_that_go_together_are_noticed():
     Y, B = draw(100)
     Y_test, B_test = draw(256)
     model = fast(design_matrix=X).fit(Y, B)
-    assert model.structured_
+    assert model.prior_ == "correlated"
     distribution = model.predict_dist(Y_test)
     assert nmse(B_test, distribution.mean()) < 0.75
     assert 0.5 < distribution.var().mean() / np.mean((distribution.mean() - B_test) ** 2) < 2.0

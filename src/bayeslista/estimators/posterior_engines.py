@@ -25,6 +25,7 @@ from bayeslista.spike_slab.checked_answers import (
 from bayeslista.spike_slab.exact import ExactDiagnostics, ExactPosterior
 from bayeslista.spike_slab.fitting import SpikeSlabLearner
 from bayeslista.spike_slab.predictive_check import PredictiveCheck
+from bayeslista.spike_slab.prior_choice import MixtureBase, draw_codes, prior_name
 
 _A_MINUTE = 60.0  # of sampling, beyond which `predict` says how long layers would take
 # Seconds of mode="accurate" at K = 50 and D = 100, on one core: a fit, and a signal (results/limit_speed.md).
@@ -62,8 +63,13 @@ class SpikeSlabEngines(DistributionalSparseCoder):
     def _own_dist_of(self, answers: CheckedAnswers) -> SpikeSlab:
         """Answers in the units of the codes, before recalibration."""
         unit, limits = self._learner.units.code, np.finfo(self.dtype_)
-        parts = np.clip(answers.prob_active, limits.tiny, 1 - limits.eps), answers.slab_mean * unit
-        return SpikeSlab(*(part.astype(self.dtype_) for part in (*parts, answers.slab_var * unit**2)))
+        prob = np.clip(answers.prob_active, limits.tiny, 1 - limits.eps)
+        if answers.parts is not None:  # the last axis counts the parts
+            weight, mean, var = answers.parts
+            slab = np.swapaxes(mean, 1, 2) * unit, np.swapaxes(var, 1, 2) * unit**2, weight[:, None, :]
+            return SpikeSlab(*(part.astype(self.dtype_) for part in (prob, *slab)))
+        parts = prob, answers.slab_mean * unit, answers.slab_var * unit**2
+        return SpikeSlab(*(part.astype(self.dtype_) for part in parts))
 
     def _answers(self, Y: Float[np.ndarray, "n K"]) -> CheckedAnswers:
         """Answers in the units of the learner, checked against their data."""
@@ -131,11 +137,11 @@ class SpikeSlabEngines(DistributionalSparseCoder):
             One row a signal: ``chi_square``, the mean squared residual at the predicted code in units of the noise
             variance (about one, or less where many coefficients are active); ``tail_probability``, the chi-square
             probability of a larger one; ``energy`` of the predicted code and ``posterior_variance_ratio``, both in
-            units of what the prior expects; the ``engine`` that made the answer ("fast", "accurate", "exact" or
-            "gaussian base"); and whether the check ``failed``, by a tail probability below 0.0001 or an energy over
-            twice what is five standard deviations above the mean under the prior. In ``mode="accurate"`` answers that
-            fail are sampled instead, up to 256 of the signals that are computed together. Other failed answers of
-            layers are widened, as if the noise variance were ``chi_square`` times larger.
+            units of what the prior expects; the ``engine`` that made the answer ("fast", "accurate", "exact",
+            "correlated" or "mixture"); and whether the check ``failed``, by a tail probability below 0.0001 or an
+            energy over twice what is five standard deviations above the mean under the prior. In ``mode="accurate"``
+            answers that fail are sampled instead, up to 256 of the signals that are computed together. Other failed
+            answers of layers are widened, as if the noise variance were ``chi_square`` times larger.
 
         Examples
         --------
@@ -168,7 +174,9 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         n_checks = len(PredictiveCheck._fields)
         checks, (sampled, failed), arrays = parts[:n_checks], parts[n_checks : n_checks + 2], parts[n_checks + 2 :]
         dist = SpikeSlab._of(*(part.reshape(len(part), *model._code_shape, *part.shape[2:]) for part in arrays))
-        engine = np.where(sampled, "exact", model.mode if model._learner.base is None else "gaussian base")
+        engine = np.where(
+            sampled, "exact", model.mode if model._learner.base is None else prior_name(model._learner.base)
+        )
         return dist, pd.DataFrame(
             dict(zip(PredictiveCheck._fields, checks, strict=True)) | {"engine": engine, "failed": failed}
         )
@@ -177,8 +185,8 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         """Draw codes from the posterior of observations.
 
         In ``mode="exact"`` draws are joint over the coefficients of a signal, their support included. In the other
-        modes, and for dependent codes (``structured_``), coefficients are drawn independently from their marginal
-        distributions.
+        modes, and under the correlated prior, coefficients are drawn independently from their marginal distributions;
+        under the mixture prior draws are joint.
 
         Parameters
         ----------
@@ -209,6 +217,8 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         model = self._ready(X)
 
         def draws(Y: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, ...]:
+            if isinstance(model._learner.base, MixtureBase):
+                return (model._joint_draws(Y, n_draws),)
             if not model._samples():
                 random = np.random.default_rng(random_seed(model.random_state))
                 return (np.swapaxes(model._dist(Y).sample(n_draws, random_state=random), 0, 1),)
@@ -216,6 +226,12 @@ class SpikeSlabEngines(DistributionalSparseCoder):
 
         _, found = model._by_batches(draws, X, None)
         return np.concatenate([np.swapaxes(part, 0, 1) for _, (part,) in found], axis=1).astype(model.dtype_)
+
+    def _joint_draws(self, Y: Float[np.ndarray, "n K"], n_draws: int) -> np.ndarray:
+        """Draws under the mixture prior, one signal a row."""
+        base, units = self._learner.base, self._learner.units
+        random = np.random.default_rng(random_seed(self.random_state))
+        return np.swapaxes(draw_codes(base, Y / units.observation, n_draws, random), 0, 1) * units.code  # type: ignore[arg-type]
 
     def exact_diagnostics(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Convergence of the chains of each signal, in ``mode="exact"``.
@@ -236,7 +252,9 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         model = self._ready(X)
         if not model._samples():
             what = (
-                f"mode={model.mode!r}" if model.mode != "exact" else "dependent codes, which a Gaussian base predicts"
+                f"mode={model.mode!r}"
+                if model.mode != "exact"
+                else "codes that depend on each other, which their own prior predicts"
             )
             raise ValueError(f"exact_diagnostics is of answers that are sampled; this model has {what}.")
         _, found = model._by_batches(lambda Y: (model._exact(Y, 0).diagnostics,), X, None)

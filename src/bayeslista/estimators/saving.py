@@ -16,14 +16,15 @@ from bayeslista.io.checkpoints import FitRecord, package_versions
 from bayeslista.io.records import write_record
 from bayeslista.numerics.epochs import Epoch, Units
 from bayeslista.numerics.soft_threshold_fast import Gaussian
+from bayeslista.spike_slab.correlated_prior import CorrelatedPrior
 from bayeslista.spike_slab.denoiser import SlabPrior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, Statistics
 from bayeslista.spike_slab.fitting import Assumed, Learned, SpikeSlabLearner
-from bayeslista.spike_slab.gaussian_base import GaussianBase
-from bayeslista.spike_slab.gaussian_base_head import Base, Head
 from bayeslista.spike_slab.model import LayerScalars, SpikeSlabProblem
 from bayeslista.spike_slab.network import AnswerMixture, HeadScalars, NetworkScalars
+from bayeslista.spike_slab.prior_choice import CorrelatedBase, Head, MixtureBase
 from bayeslista.spike_slab.regression import RegressionDraws
+from bayeslista.spike_slab.scale_mixture_prior import ScaleMixture
 
 _NOT_SAVED = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")  # what scikit-learn attaches
 
@@ -50,7 +51,19 @@ RECORDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(AdfPosterior, Calibration, FilteringLearner, FreeWeights, Gamma, Gaussian, PosteriorParameters, PriorFactor),
-        *(AnswerMixture, Assumed, Base, GaussianBase, Head, HeadScalars, LayerScalars, Learned, NetworkScalars),
+        *(
+            AnswerMixture,
+            Assumed,
+            CorrelatedBase,
+            CorrelatedPrior,
+            Head,
+            HeadScalars,
+            LayerScalars,
+            Learned,
+            NetworkScalars,
+            MixtureBase,
+            ScaleMixture,
+        ),
         *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, VariationalLearner),
         *(CodePrior, Epoch, FitRecord, IsotonicMap, LogisticMap, Nested, Recalibration, RegressionDraws, Units),
     )

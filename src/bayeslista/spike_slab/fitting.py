@@ -35,8 +35,6 @@ from bayeslista.spike_slab.empirical_bayes import (
     simulate_pairs,
 )
 from bayeslista.spike_slab.exact import Budget, ExactPosterior, sample_posterior, slab_odds
-from bayeslista.spike_slab.gaussian_base import choose_shrinkage, fit_gaussian_base
-from bayeslista.spike_slab.gaussian_base_head import Base, Head, squared_errors, structured_head, structured_posterior
 from bayeslista.spike_slab.hyperparameters import given_slab, single_slab
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem, make_problem
 from bayeslista.spike_slab.network import (
@@ -50,6 +48,8 @@ from bayeslista.spike_slab.network import (
     run_network,
     vamp_state,
 )
+from bayeslista.spike_slab.prior_choice import CorrelatedBase, MixtureBase, World, answer, choose_prior
+from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
 
 
 class Assumed(NamedTuple):
@@ -90,7 +90,9 @@ class SpikeSlabLearner:
     n_seen: int = 0
     kept: tuple[NDArray[Any], NDArray[Any]] | None = None
     learned: Learned = field(init=False)
-    base: Base | None = None
+    prior: str = "auto"  # or the name of one
+    base: CorrelatedBase | MixtureBase | None = None  # answers in place of the layers
+    prior_scores: dict[str, float] = field(default_factory=dict)  # mean relative errors of the priors that were tried
     scalars: NetworkScalars = field(init=False)
     largest_variance_ratio: float = np.inf
     losses: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
@@ -107,7 +109,8 @@ class SpikeSlabLearner:
         self.folds = [add_statistics(*both) for both in zip(self.folds, new, strict=True)] if self.folds else new
         self.n_seen += len(B)
         before = (Y[:0], B[:0]) if self.kept is None else self.kept
-        room = ESTIMATION.kept_pairs - len(before[0])
+        room = max(ESTIMATION.kept_numbers // (Y.shape[1] + B.shape[1]), ESTIMATION.kept_pairs) - len(before[0])
+        room = max(min(room, ESTIMATION.most_kept_pairs - len(before[0])), 0)
         self.kept = np.concatenate([before[0], Y[:room]]), np.concatenate([before[1], B[:room]])
 
     def learn_from_pairs(self) -> None:
@@ -116,9 +119,7 @@ class SpikeSlabLearner:
         if self.mode != "exact":
             self._prepare()
             self._learn_variance_ratio()
-        elif any(np.ndim(part) for part in self.assumed[1:]):
-            return  # the Gaussian base takes numbers for all coefficients and sensors
-        self.base = self._structured()
+        self._choose_prior()
 
     def learn_from_observations(self, Y: NDArray[Any], random: np.random.Generator) -> None:
         """Sparsity, slab and noise by draws of them, along with the codes."""
@@ -212,14 +213,19 @@ class SpikeSlabLearner:
     def output(self, Y: NDArray[Any]) -> Output:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
         size = self.usual_size(Y)
-        scaled = (Y / size).astype(self.dtype)
-        if self.base is None:
-            posterior = self._run(self._reduce(scaled))
-        else:
-            posterior = in_blocks(partial(structured_posterior, self.base), scaled)
+        posterior = self._run(self._reduce((Y / size).astype(self.dtype)))
         limits = np.finfo(self.dtype)
         chance = np.clip(expit(posterior.log_odds), limits.tiny, 1 - limits.eps)
         return Output(chance, np.asarray(posterior.slab_mean * size, self.dtype), _square(posterior.slab_var, size))
+
+    def dependent_output(self, Y: NDArray[Any]) -> tuple[Output, GaussianParts | None]:
+        """The same under a prior of dependent codes, and the parts of slabs that are mixtures."""
+        if self.base is None:
+            raise ValueError("The prior is independent: layers or the sampler answer.")
+        posterior, parts = answer(self.base, Y)
+        limits = np.finfo(self.dtype)
+        chance = np.clip(expit(posterior.log_odds), limits.tiny, 1 - limits.eps)
+        return Output(chance, np.asarray(posterior.slab_mean), np.asarray(posterior.slab_var)), parts
 
     def usual_size(self, Y: NDArray[Any]) -> NDArray[Any]:
         """What signals are divided by, (n, 1): one, or more where they are larger than the model ever produces."""
@@ -360,39 +366,30 @@ class SpikeSlabLearner:
         n_head = int(np.clip(BUDGET.head_work / (4 * work), *BUDGET.head_pairs))
         return (min(n_steps, affordable) if affordable >= BUDGET.least_steps else 0), batch, n_head
 
-    def _structured(self) -> Base | None:
-        """A Gaussian base, if pairs that it was not made from prefer it by more than a standard error."""
-        if self.kept is None or self.n_seen < 2 * ESTIMATION.folds or self.learned.design_matrix.shape[1] < 2:
-            return None
-        others = [
-            add_statistics(*(fold for j, fold in enumerate(self.folds) if j != i)) for i in range(len(self.folds))
-        ]
-        models = [self._matrix(sums) for sums in others]
-        amount, least, gain = choose_shrinkage(self.folds, *map(list, zip(*models, strict=True)))
-        if gain < ESTIMATION.least_gain or amount > ESTIMATION.most_shrinkage:
-            return None
-        if self.mode == "exact":
-            self._prepare()  # untrained layers stand for the posterior of independent codes
-        Y, B = self.kept
-        fold = np.arange(len(B)) % ESTIMATION.folds
-        held_out: list[tuple[Any, ...]] = []
-        errors = []
-        for i, (sums, (matrix, noise_var, design_covariance)) in enumerate(zip(others, models, strict=True)):
-            layer = fit_gaussian_base(sums, matrix, noise_var, amount, least, design_covariance, self.dtype)
-            rows = fold == i
-            posterior = structured_posterior(Base(layer, Head()), Y[rows].astype(self.dtype))
-            errors.append((rows, squared_errors(posterior, B[rows])))
-            held_out.append((layer, Y[rows].astype(self.dtype), B[rows].astype(self.dtype)))
-        structured = np.zeros(len(B))
-        for rows, error in errors:
-            structured[rows] = error
-        saved = squared_errors(self._run(self._reduce(Y)), B) - structured
-        if not saved.mean() > saved.std() / np.sqrt(len(saved)):
-            return None
-        model = self.learned
-        sums = add_statistics(*self.folds)
-        layer = fit_gaussian_base(sums, *model[:1], model.noise_var, amount, least, model.design_covariance, self.dtype)
-        return Base(layer, structured_head(held_out))
+    def _choose_prior(self) -> None:
+        """Let pairs choose the prior, unless it is given."""
+        self.base, self.prior_scores = None, {}
+        stated = any(part is not None for part in (self.assumed.prob_active, self.assumed.slab_var))
+        if self.kept is None or self.prior == "independent" or (self.prior == "auto" and stated):
+            return
+        learned = self.learned
+        final = World(learned.design_matrix, learned.noise_var, learned.design_covariance)
+        _, self.prior_scores, self.base = choose_prior(
+            *self.kept, self.prior, self._world, self._independent_means, final, self.dtype
+        )
+
+    def _world(self, Y: NDArray[Any], B: NDArray[Any]) -> World:
+        """Matrix and noise of some pairs."""
+        return World(*self._matrix(gather_statistics(Y, B)))
+
+    def _independent_means(self, Y: NDArray[Any], B: NDArray[Any], Y_test: NDArray[Any]) -> NDArray[Any]:
+        """Codes by untrained layers that some pairs were learned for: they stand for independent coefficients."""
+        mode = "accurate" if self.mode == "exact" else self.mode
+        other = SpikeSlabLearner(self.units, self.n_layers, mode, self.assumed, self.dtype, prior="independent")
+        other.learned = other._model(gather_statistics(Y, B))
+        other._prepare()
+        posterior = other._run(other._reduce(Y_test))
+        return np.asarray(expit(posterior.log_odds) * posterior.slab_mean)
 
 
 _early: Callable[..., NetworkState] = fast_compiled(early_layers)
