@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from bayeslista.spike_slab.checked_answers import (
 )
 from bayeslista.spike_slab.exact import ExactDiagnostics, ExactPosterior
 from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.missing import by_pattern, completed
 from bayeslista.spike_slab.predictive_check import PredictiveCheck
 from bayeslista.spike_slab.prior_choice import MixtureBase, draw_codes, prior_name
 
@@ -42,6 +44,11 @@ class _Call:
 
 
 _CALL: ContextVar[_Call | None] = ContextVar("call", default=None)
+
+
+def _all_patterns(learner: SpikeSlabLearner, Y: np.ndarray) -> CheckedAnswers:
+    """Answers of the priors of dependent codes, which take NaN."""
+    return checked_answers(learner, learner.received(Y))
 
 
 class SpikeSlabEngines(DistributionalSparseCoder):
@@ -76,18 +83,20 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         if self._samples():
             found = self._exact(Y, 0)
             moments = found.prob_active, found.slab_mean, found.slab_var
-            check = check_moments(self._learner, Y / self._learner.units.observation, *moments)
+            raw = np.asarray(Y, np.float64) / self._learner.units.observation
+            rows = completed(self._learner, raw, found.prob_active * found.slab_mean)
+            check = check_moments(self._learner, rows, *moments)
             failed = check.failed(most_energy(self._learner))
             answers = CheckedAnswers(*moments, check, np.ones(len(Y), bool), failed)
         else:
             chunk = self._rows_together()
+            answers_of: Any = partial(by_pattern, function=partial(checked_answers, n_jobs=self.n_jobs))
+            if self._learner.base is not None and not self._learner.mixes_sensors:
+                answers_of = _all_patterns
             with self._precision():
                 rows = Y / self._learner.units.observation
                 answers = join_answers(
-                    [
-                        checked_answers(self._learner, rows[i : i + chunk], self.n_jobs)
-                        for i in range(0, len(rows), chunk)
-                    ]
+                    [answers_of(self._learner, rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
                 )
         call = _CALL.get()
         if call is not None:
@@ -229,9 +238,14 @@ class SpikeSlabEngines(DistributionalSparseCoder):
 
     def _joint_draws(self, Y: Float[np.ndarray, "n K"], n_draws: int) -> np.ndarray:
         """Draws under the mixture prior, one signal a row."""
-        base, units = self._learner.base, self._learner.units
+        units = self._learner.units
         random = np.random.default_rng(random_seed(self.random_state))
-        return np.swapaxes(draw_codes(base, Y / units.observation, n_draws, random), 0, 1) * units.code  # type: ignore[arg-type]
+
+        def draw(learner: SpikeSlabLearner, rows: np.ndarray) -> np.ndarray:
+            base: Any = learner.base
+            return np.swapaxes(draw_codes(base, rows, n_draws, random), 0, 1)
+
+        return by_pattern(self._learner, Y / units.observation, draw) * units.code
 
     def exact_diagnostics(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Convergence of the chains of each signal, in ``mode="exact"``.
@@ -280,13 +294,19 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         """The exact posterior in the units of the learner; a warning counts signals whose chains do not agree."""
         unit, chunk = self._learner.units.observation, self._rows_together()
         parts: list[ExactPosterior] = []
+
+        def draw(learner: SpikeSlabLearner, rows: np.ndarray) -> ExactPosterior:
+            found = learner.sample(rows, n_draws, self.n_jobs)
+            return found._replace(draws=np.swapaxes(found.draws, 0, 1))  # one signal a row
+
         with progress_bar(len(Y), type(self).__name__, self.verbose, unit="signal") as bar:
             for i in range(0, len(Y), chunk):
                 rows = np.asarray(Y[i : i + chunk], np.float64) / unit
                 start = time.perf_counter()
-                parts.append(self._learner.sample(rows, n_draws, self.n_jobs))
+                parts.append(by_pattern(self._learner, rows, draw))
                 self._estimate_time((time.perf_counter() - start) / len(rows), Y.shape[1])
                 bar.update(len(rows))
+        parts = [part._replace(draws=np.swapaxes(part.draws, 0, 1)) for part in parts]
         columns = [np.concatenate([part[i] for part in parts]) for i in range(3)]
         diagnostics = ExactDiagnostics(
             *(np.concatenate(column) for column in zip(*(part.diagnostics for part in parts), strict=True))

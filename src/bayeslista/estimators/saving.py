@@ -25,6 +25,7 @@ from bayeslista.spike_slab.network import AnswerMixture, HeadScalars, NetworkSca
 from bayeslista.spike_slab.prior_choice import CorrelatedBase, Head, MixtureBase
 from bayeslista.spike_slab.regression import RegressionDraws
 from bayeslista.spike_slab.scale_mixture_prior import ScaleMixture
+from bayeslista.spike_slab.sensor_noise import Whitening
 
 _NOT_SAVED = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")  # what scikit-learn attaches
 
@@ -63,6 +64,7 @@ RECORDS: dict[str, type] = {
             NetworkScalars,
             MixtureBase,
             ScaleMixture,
+            Whitening,
         ),
         *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, VariationalLearner),
         *(CodePrior, Epoch, FitRecord, IsotonicMap, LogisticMap, Nested, Recalibration, RegressionDraws, Units),

@@ -13,7 +13,14 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from bayeslista.estimators.base import BaseSparseCoder, NumericalWarning
-from bayeslista.estimators.given_parameters import RANGES, check_exact_shapes, check_given, expected_size, numbers
+from bayeslista.estimators.given_parameters import (
+    RANGES,
+    check_exact_shapes,
+    check_given,
+    expected_size,
+    given_noise,
+    numbers,
+)
 from bayeslista.estimators.posterior_engines import SpikeSlabEngines
 from bayeslista.estimators.progress import CallbackSupportMixin, watched, with_callbacks
 from bayeslista.estimators.validation import (
@@ -25,7 +32,14 @@ from bayeslista.estimators.validation import (
 from bayeslista.numerics.batching import root_mean_square
 from bayeslista.numerics.epochs import Units
 from bayeslista.spike_slab.fitting import Assumed, SpikeSlabLearner
+from bayeslista.spike_slab.imputation import check_sensors
 from bayeslista.spike_slab.prior_choice import prior_name
+
+
+def _seen(Y: np.ndarray) -> np.ndarray:
+    """What is not missing."""
+    return Y[~np.isnan(Y)] if np.isnan(Y).any() else Y
+
 
 _SET_UP: WeakKeyDictionary[Any, tuple[list[Any], Any]] = WeakKeyDictionary()  # models of what is given alone
 _GIVEN = ("design_matrix", "prob_active", "slab_var", "noise_std")  # with all of them there is nothing to learn
@@ -65,7 +79,10 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         Gaussians. In ``mode="exact"`` also of shape (n_components,), one a coefficient, or, with `slab_weight`, one a
         part of a mixture, of shape (n_parts,) or (n_parts, n_components).
     noise_std : float or array-like of shape (n_observed,), default=None
-        Standard deviation of the noise. None learns it. One a sensor is for ``mode="exact"``.
+        Standard deviation of the noise, or one a sensor. None learns it; from pairs one a sensor, where the evidence
+        for different ones is strong.
+    noise_covariance : array-like of shape (n_observed, n_observed), default=None
+        Covariance of the noise, positive semidefinite, in place of `noise_std`. Observations and matrix are whitened.
     slab_weight : array-like of shape (n_parts,), default=None
         Weights of the parts of a slab that `slab_var` gives, in ``mode="exact"``.
     calibration_steps : int, default=60
@@ -97,8 +114,8 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         Probability that a coefficient is not zero.
     slab_weight_, slab_mean_, slab_var_ : ndarray of shape (n_parts,)
         The slab: weights, means and variances of its parts.
-    noise_std_ : float
-        Standard deviation of the noise.
+    noise_std_ : float or ndarray of shape (n_observed,)
+        Standard deviation of the noise, or one a sensor where they differ.
     prior_ : {"independent", "correlated", "mixture"}
         The prior in use; see [priors](docs/priors.md). Those of dependent codes answer in place of the layers and of
         the sampler, in every mode.
@@ -148,9 +165,11 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     """
 
     _learner: SpikeSlabLearner
+    _allow_nan = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BaseSparseCoder._parameter_constraints,
         **{name: [each, "array-like", None] for name, each in RANGES.items()},
+        "noise_covariance": ["array-like", None],
         "mode": [StrOptions({"accurate", "exact", "fast"})],
         "calibration_steps": [Interval(Integral, 0, None, closed="left")],
         "prior": [StrOptions({"auto", "independent", "correlated", "mixture"})],
@@ -166,6 +185,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         prob_active: float | ArrayLike | None = None,
         slab_var: float | ArrayLike | None = None,
         noise_std: float | ArrayLike | None = None,
+        noise_covariance: ArrayLike | None = None,
         slab_weight: ArrayLike | None = None,
         calibration_steps: int = 60,
         prior: str = "auto",
@@ -180,6 +200,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         self.prob_active = prob_active
         self.slab_var = slab_var
         self.noise_std = noise_std
+        self.noise_covariance = noise_covariance
         self.slab_weight = slab_weight
         self.calibration_steps = calibration_steps
         self.prior = prior
@@ -221,10 +242,10 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
             raise ValueError(
                 f"prior={self.prior!r} is learned from codes: pass y, or prior='auto', which is independent without."
             )
-        if alone and any(np.ndim(np.asarray(getattr(self, name))) for name in _GIVEN[1:]):
+        if alone and any(np.ndim(np.asarray(getattr(self, name))) for name in _GIVEN[1:3]):
             raise ValueError(
-                "fit(X) without codes learns from observations with a number for each of prob_active, slab_var and "
-                "noise_std that is given, not with an array. Pass codes, numbers, or all of them, which needs no fit."
+                "fit(X) without codes learns from observations with a number for each of prob_active and slab_var that "
+                "is given, not with an array. Pass codes, numbers, or all of them and the noise, which needs no fit."
             )
         pairs = (self._validate_alone(X),) if alone else self._validate_pairs(X, y)  # type: ignore[arg-type]
         observations, codes = pairs if len(pairs) == 2 else (*pairs, np.zeros((0, self.n_components_)))
@@ -232,10 +253,12 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         random = np.random.default_rng(seed)
         with watched(self, pairs, 2) as watch, self._precision():
             watch.begin("model")
-            learner = self._new_learner(root_mean_square(observations), codes)
+            learner = self._new_learner(root_mean_square(_seen(observations)), codes)
             if alone:
+                check_sensors(np.isnan(observations))
                 learner.learn_from_observations(observations / learner.units.observation, random)
             else:
+                check_sensors(np.isnan(observations))
                 learner.update(observations / learner.units.observation, codes / learner.units.code)
                 learner.learn_from_pairs()
             watch.end()
@@ -275,7 +298,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         self._validate_params()
         first = not hasattr(self, "_learner")
         observations, codes = self._validate_pairs(X, y, reset=first)
-        learner = self._new_learner(root_mean_square(observations), codes) if first else copy(self._learner)
+        learner = self._new_learner(root_mean_square(_seen(observations)), codes) if first else copy(self._learner)
         learner.update(observations / learner.units.observation, codes / learner.units.code)
         self._learner = learner
 
@@ -303,17 +326,25 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         return self._learner.chunk
 
     def _all_given(self) -> bool:
-        return all(getattr(self, name) is not None for name in _GIVEN)
+        return not self._lacking()
+
+    def _lacking(self) -> list[str]:
+        """What is to be learned; a covariance gives the noise as well."""
+        given = {name for name in _GIVEN if getattr(self, name) is not None}
+        return [
+            name
+            for name in _GIVEN
+            if name not in given | ({"noise_std"} if self.noise_covariance is not None else set())
+        ]
 
     def _ready(self, X: ArrayLike) -> Self:
         """The estimator itself if it is fitted; else, if all is given, a copy that has taken it for learned."""
         if hasattr(self, "design_matrix_"):
             return self
         if not self._all_given():
-            missing = [name for name in _GIVEN if getattr(self, name) is None]
             raise NotFittedError(
                 "This SpikeSlabNet instance is not fitted yet. Call 'fit', or, to predict from what is given alone, "
-                f"give {', '.join(missing)}."
+                f"give {', '.join(self._lacking())}."
             )
         # Set up once: kept until a parameter, or type or names of the observations change.
         seen = getattr(X, "dtype", None), getattr(X, "columns", None)
@@ -352,16 +383,17 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
             blank = np.zeros((0, n_observed)), np.zeros((0, n_components))
             matrix = self._resolve_design_matrix(*blank).astype(np.float64)
         if self.mode == "exact":
-            check_exact_shapes(self, n_observed, B.shape[1])
+            check_exact_shapes(self, B.shape[1])
+        whitening, noise_var = given_noise(self, matrix, n_observed)
         units = self._choose_units(size, B, matrix)
         assumed = Assumed(
             None if matrix is None else matrix * (units.code / units.observation),
             numbers(self.prob_active),
-            None if self.noise_std is None else (numbers(self.noise_std) / units.observation) ** 2,
+            None if noise_var is None else noise_var / units.observation**2,
             None if self.slab_var is None else numbers(self.slab_var) / units.code**2,
             numbers(self.slab_weight),
         )
-        return SpikeSlabLearner(units, self.n_layers, self.mode, assumed, self.dtype_, prior=self.prior)
+        return SpikeSlabLearner(units, self.n_layers, self.mode, assumed, self.dtype_, whitening, prior=self.prior)
 
     def _choose_units(self, observation: float, B: Any, matrix: Any) -> Units:
         """Powers of two, so that no number is rounded and histograms of any first chunk have the same bins."""
@@ -377,13 +409,20 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         """Put a learned model into the estimator: fitted attributes in the units of the data, and warnings."""
         self._learner, model = learner, learner.learned
         gain = learner.units.observation / learner.units.code
-        self.design_matrix_ = (model.design_matrix * gain).astype(self.dtype_)
+        self.design_matrix_ = (learner.unwhitened(model.design_matrix.T).T * gain).astype(self.dtype_)
+        if learner.assumed.design_matrix is not None:
+            self.design_matrix_ = (learner.assumed.design_matrix * gain).astype(self.dtype_)
+        sensors = 1.0 if learner.whitening is None else np.linalg.norm(learner.whitening.inverse, axis=1)
         std = np.zeros(self.n_components_)
         if model.design_covariance is not None:
-            std = np.sqrt(model.noise_var * np.diag(model.design_covariance)) * gain
+            std = (
+                np.sqrt(model.noise_var * np.diag(model.design_covariance))
+                * gain
+                * np.sqrt(np.mean(np.square(sensors)))
+            )
         self.design_matrix_std_ = std.astype(self.dtype_)
         self.prob_active_ = numbers(model.prob_active)
-        self.noise_std_ = numbers(np.sqrt(model.noise_var) * learner.units.observation)
+        self.noise_std_ = numbers(np.sqrt(model.noise_var) * learner.units.observation * sensors)
         self.slab_weight_ = model.slab.weight
         self.slab_mean_, self.slab_var_ = model.slab.mean * learner.units.code, model.slab.var * learner.units.code**2
         self.prior_ = prior_name(learner.base)

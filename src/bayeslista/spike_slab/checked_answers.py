@@ -33,6 +33,9 @@ def checked_answers(learner: SpikeSlabLearner, Y: NDArray[Any], n_jobs: int | No
     if learner.base is not None:  # calibrated on held-out pairs, for another model than that of the check
         output, mixture = learner.dependent_output(Y)
         none = np.zeros(len(Y), bool)
+        if np.isnan(Y).any():  # the residual of what is missing is zero
+            predicted = (output.prob_active * output.slab_mean) @ learner.learned.design_matrix.T
+            Y = np.where(np.isnan(Y), predicted, Y)
         return CheckedAnswers(*output, check_moments(learner, Y, *output), none, none, mixture)
     parts: Any = tuple(np.array(part) for part in learner.output(Y))
     size = learner.usual_size(Y)

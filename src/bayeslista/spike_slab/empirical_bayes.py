@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from bayeslista.spike_slab.sensor_noise import Whitening
+
 __all__ = [
     "ENOUGH_FOR_A_MIXTURE",
     "MatrixPosterior",
@@ -31,6 +33,7 @@ __all__ = [
     "observed_slab",
     "simulate_pairs",
     "slab_histogram",
+    "whitened_statistics",
 ]
 
 _Floats = NDArray[np.float64]
@@ -99,6 +102,16 @@ def slab_histogram(codes: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "3 bins
 def add_statistics(first: Statistics, *others: Statistics) -> Statistics:
     """The statistics of all pairs together."""
     return Statistics(*(sum(parts[1:], parts[0]) for parts in zip(first, *others, strict=True)))
+
+
+def whitened_statistics(sums: Statistics, whitening: Whitening | None) -> Statistics:
+    """The statistics of observations after whitening."""
+    if whitening is None:
+        return sums
+    T = whitening.transform
+    return sums._replace(
+        observed_sum=T @ sums.observed_sum, observed_gram=T @ sums.observed_gram @ T.T, cross=T @ sums.cross
+    )
 
 
 def matrix_posterior(sums: Statistics) -> MatrixPosterior:

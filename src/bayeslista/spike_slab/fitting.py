@@ -1,6 +1,7 @@
 """What SpikeSlabNet learns and how it predicts, in units of its own."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,9 +34,11 @@ from bayeslista.spike_slab.empirical_bayes import (
     noise_given_matrix,
     observed_slab,
     simulate_pairs,
+    whitened_statistics,
 )
 from bayeslista.spike_slab.exact import Budget, ExactPosterior, sample_posterior, slab_odds
 from bayeslista.spike_slab.hyperparameters import given_slab, single_slab
+from bayeslista.spike_slab.imputation import impute
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem, make_problem
 from bayeslista.spike_slab.network import (
     NetworkScalars,
@@ -50,6 +53,13 @@ from bayeslista.spike_slab.network import (
 )
 from bayeslista.spike_slab.prior_choice import CorrelatedBase, MixtureBase, World, answer, choose_prior
 from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
+from bayeslista.spike_slab.sensor_noise import (
+    Whitening,
+    diagonal_whitening,
+    sensor_variances,
+    whitening_of,
+    worth_whitening,
+)
 
 
 class Assumed(NamedTuple):
@@ -86,6 +96,7 @@ class SpikeSlabLearner:
     mode: str
     assumed: Assumed
     dtype: np.dtype
+    whitening: Whitening | None = None  # after which noise is white; matrix and noise of the model are those after it
     folds: list[Statistics] = field(default_factory=list)
     n_seen: int = 0
     kept: tuple[NDArray[Any], NDArray[Any]] | None = None
@@ -104,6 +115,7 @@ class SpikeSlabLearner:
 
     def update(self, Y: NDArray[Any], B: NDArray[Any]) -> None:
         """Add pairs to the sums; every fifth pair of the stream is of the same fold."""
+        Y = impute(Y, B, self.assumed.design_matrix, np.random.default_rng(self.n_seen), self.folds)
         fold = (self.n_seen + np.arange(len(B))) % ESTIMATION.folds
         new = [gather_statistics(Y[fold == i], B[fold == i]) for i in range(ESTIMATION.folds)]
         self.folds = [add_statistics(*both) for both in zip(self.folds, new, strict=True)] if self.folds else new
@@ -115,7 +127,10 @@ class SpikeSlabLearner:
 
     def learn_from_pairs(self) -> None:
         """Everything but the scalars of the layers, from the sums."""
-        self.learned = self._model(add_statistics(*self.folds))
+        sums = add_statistics(*self.folds)
+        if self.assumed.noise_var is None:
+            self.whitening = self._learned_whitening(sums)
+        self.learned = self._model(whitened_statistics(sums, self.whitening))
         if self.mode != "exact":
             self._prepare()
             self._learn_variance_ratio()
@@ -127,8 +142,14 @@ class SpikeSlabLearner:
             draw_hyperparameters,  # numba takes half a second to import
         )
 
-        X = np.asarray(self.assumed.design_matrix, np.float64)
-        found = draw_hyperparameters(X, np.asarray(Y, np.float64), self.assumed[1:4], random)
+        X, Y = self._given_matrix(), np.asarray(Y, np.float64)
+        if self.mixes_sensors and np.isnan(Y).any():
+            raise ValueError(
+                "fit(X) without codes does not take missing values together with correlated noise. Pass codes, a "
+                "noise_std, or rows of X without NaN."
+            )
+        Y = self.received(Y)
+        found = draw_hyperparameters(X, Y, self.assumed[1:4], random)
         slab = found.slab
         if self.mode == "exact":
             self.learned = Learned(X, None, found.noise_var, found.prob_active, slab, slab)
@@ -141,11 +162,11 @@ class SpikeSlabLearner:
         if self.mode == "exact":
             _, prob_active, noise_var, slab_var, weight = self.assumed
             slab = given_slab(slab_var, weight)
-            X = np.asarray(self.assumed.design_matrix, np.float64)
+            X = self._given_matrix()
             self.learned = Learned(X, None, noise_var, prob_active, slab, slab)
             return
         prob_active, noise_var, slab_var = (float(part) for part in self.assumed[1:4] if part is not None)
-        self._assume(self.assumed.design_matrix, prob_active, noise_var, single_slab(slab_var))
+        self._assume(self._given_matrix(), prob_active, noise_var, single_slab(slab_var))
         self._learn_variance_ratio()
 
     def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
@@ -192,6 +213,41 @@ class SpikeSlabLearner:
             self.scalars = self.scalars._replace(head=head, mixture=mixture)
         self._learn_variance_ratio()
 
+    def received(self, Y: NDArray[Any]) -> NDArray[Any]:
+        """Observations after whitening, as all methods that predict take them."""
+        return Y if self.whitening is None else self.whitening.apply(Y)
+
+    @property
+    def mixes_sensors(self) -> bool:
+        """Whether noise is correlated, so that a missing sensor changes what others are whitened by."""
+        return self.whitening is not None and self.whitening.scale() is None
+
+    def unwhitened(self, Y: NDArray[Any]) -> NDArray[Any]:
+        """Observations before whitening."""
+        return Y if self.whitening is None else Y @ self.whitening.inverse.T
+
+    def restricted(self, seen: NDArray[np.bool_]) -> "SpikeSlabLearner":
+        """The same model for signals of which only some sensors have a value; the others are to be zero."""
+        part, learned = copy(self), self.learned
+        matrix, whitening = learned.design_matrix, self.whitening
+        if whitening is None or not self.mixes_sensors:
+            matrix = matrix * seen[:, None]
+        else:
+            rows = np.flatnonzero(seen)
+            raw = (whitening.inverse @ matrix)[rows]
+            inverse = whitening.inverse[rows]
+            found, unit = whitening_of(inverse @ inverse.T, raw) if len(rows) else (None, 1.0)
+            own = np.eye(len(rows)) if found is None else found.transform
+            transform = np.zeros((len(seen), len(seen)))
+            transform[: len(own), rows] = own / np.sqrt(unit)
+            matrix, part.whitening = transform[:, rows] @ raw, Whitening(transform, np.linalg.pinv(transform))
+        part.learned = learned._replace(design_matrix=matrix)
+        if self.base is not None:
+            part.base = self.base._replace(design_matrix=matrix)
+        elif self.mode != "exact":
+            part._prepare()
+        return part
+
     def sample(
         self, Y: NDArray[Any], n_draws: int = 0, n_jobs: int | None = None, budget: Budget | None = None
     ) -> ExactPosterior:
@@ -222,7 +278,8 @@ class SpikeSlabLearner:
         """The same under a prior of dependent codes, and the parts of slabs that are mixtures."""
         if self.base is None:
             raise ValueError("The prior is independent: layers or the sampler answer.")
-        posterior, parts = answer(self.base, Y)
+        seen = ~np.isnan(Y)
+        posterior, parts = answer(self.base, np.where(seen, Y, 0.0), seen)
         limits = np.finfo(self.dtype)
         chance = np.clip(expit(posterior.log_odds), limits.tiny, 1 - limits.eps)
         return Output(chance, np.asarray(posterior.slab_mean), np.asarray(posterior.slab_var)), parts
@@ -259,7 +316,7 @@ class SpikeSlabLearner:
         if assumed.design_matrix is None:
             design_matrix, design_covariance, noise_var = matrix_posterior(sums)
         else:
-            design_matrix = np.asarray(assumed.design_matrix, np.float64)
+            design_matrix = self._given_matrix()
             noise_var = noise_given_matrix(sums, design_matrix)
         return design_matrix, noise_var if assumed.noise_var is None else assumed.noise_var, design_covariance
 
@@ -366,6 +423,23 @@ class SpikeSlabLearner:
         n_head = int(np.clip(BUDGET.head_work / (4 * work), *BUDGET.head_pairs))
         return (min(n_steps, affordable) if affordable >= BUDGET.least_steps else 0), batch, n_head
 
+    def _given_matrix(self) -> NDArray[Any]:
+        X = np.asarray(self.assumed.design_matrix, np.float64)
+        return X if self.whitening is None else self.whitening.transform @ X
+
+    def _learned_whitening(self, sums: Statistics) -> Whitening | None:
+        """By the residuals of the sensors, where the evidence for different noise is strong."""
+        X, freedom = self.assumed.design_matrix, float(sums.n_pairs)
+        if X is None:
+            X, covariance, _ = matrix_posterior(sums)
+            freedom -= float(np.sum(covariance * sums.code_gram))
+        squares = np.diag(sums.observed_gram) - 2 * np.sum(X * sums.cross, axis=1)
+        squares = np.maximum(squares + np.sum((X @ sums.code_gram) * X, axis=1), 0.0)
+        if not worth_whitening(float(np.mean(squares)), float(np.mean(np.diag(sums.observed_gram)))):
+            return None
+        found = sensor_variances(squares, freedom)
+        return None if found is None else diagonal_whitening(np.sqrt(found / np.mean(found)))
+
     def _choose_prior(self) -> None:
         """Let pairs choose the prior, unless it is given."""
         self.base, self.prior_scores = None, {}
@@ -375,7 +449,13 @@ class SpikeSlabLearner:
         learned = self.learned
         final = World(learned.design_matrix, learned.noise_var, learned.design_covariance)
         _, self.prior_scores, self.base = choose_prior(
-            *self.kept, self.prior, self._world, self._independent_means, final, self.dtype
+            self.received(self.kept[0]),
+            self.kept[1],
+            self.prior,
+            self._world,
+            self._independent_means,
+            final,
+            self.dtype,
         )
 
     def _world(self, Y: NDArray[Any], B: NDArray[Any]) -> World:
@@ -385,7 +465,10 @@ class SpikeSlabLearner:
     def _independent_means(self, Y: NDArray[Any], B: NDArray[Any], Y_test: NDArray[Any]) -> NDArray[Any]:
         """Codes by untrained layers that some pairs were learned for: they stand for independent coefficients."""
         mode = "accurate" if self.mode == "exact" else self.mode
-        other = SpikeSlabLearner(self.units, self.n_layers, mode, self.assumed, self.dtype, prior="independent")
+        assumed = self.assumed
+        if assumed.design_matrix is not None:
+            assumed = assumed._replace(design_matrix=self._given_matrix())  # observations are whitened
+        other = SpikeSlabLearner(self.units, self.n_layers, mode, assumed, self.dtype, prior="independent")
         other.learned = other._model(gather_statistics(Y, B))
         other._prepare()
         posterior = other._run(other._reduce(Y_test))

@@ -77,6 +77,8 @@ def draw_hyperparameters(
     """The posterior of P(active), noise variance and slab variance, those that are given held."""
     most = int(np.clip(SIGNALS_WORK / X.shape[1] ** 2, LEAST_SIGNALS, MOST_SIGNALS))
     Y = Y[random.permutation(len(Y))[:most]]
+    missing = np.isnan(Y)
+    Y = np.where(missing, 0.0, Y)
     (n, K), D = Y.shape, X.shape[1]
     # Half of the observations' power is noise at first: at little noise supports of the start would hardly change.
     first_noise = 0.5 * float(np.mean(Y**2)) or 1.0
@@ -96,6 +98,10 @@ def draw_hyperparameters(
         prior: SlabOdds = slab_odds(prob_active, used.weight, used.mean, used.var, D)
         _draw_codes(gram / noise_var, products / noise_var, prior, state, bits, codes, parts)
         n_active, energy = np.count_nonzero(codes), float(np.sum(codes**2))
+        if missing.any():  # missing values are drawn as well, given code and noise
+            drawn_values = codes @ X.T + np.sqrt(noise_var) * random.standard_normal(Y.shape)
+            Y = np.where(missing, drawn_values, Y)
+            products = Y @ X
         residual = float(np.sum((Y - codes @ X.T) ** 2))
         drawn = (
             random.beta(1 + n_active, D + n * D - n_active),

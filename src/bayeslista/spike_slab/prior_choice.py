@@ -192,20 +192,11 @@ def answer(
     return _denoised(np.full_like(mean, np.inf), mean, var), parts
 
 
-def draw_codes(
-    base: MixtureBase, Y: NDArray[Any], n_draws: int, random: np.random.Generator, seen: NDArray[Any] | None = None
-) -> NDArray[Any]:
+def draw_codes(base: MixtureBase, Y: NDArray[Any], n_draws: int, random: np.random.Generator) -> NDArray[Any]:
     """Joint draws under a mixture of scales, (n_draws, n, D)."""
-    X, width = base.design_matrix, base.width
-    if seen is None or np.all(seen):
-        return scale_mixture_prior.draw_codes(base.prior, X, base.noise_var, Y, n_draws, random, width)
-    parts = [
-        scale_mixture_prior.draw_codes(
-            base.prior, X * pattern[:, None], base.noise_var, np.where(pattern, y, 0.0)[None], n_draws, random, width
-        )
-        for y, pattern in zip(Y, np.asarray(seen, bool), strict=True)
-    ]
-    return np.concatenate(parts, axis=1)
+    return scale_mixture_prior.draw_codes(
+        base.prior, base.design_matrix, base.noise_var, Y, n_draws, random, base.width
+    )
 
 
 def calibrated(base: CorrelatedBase, found: Denoised) -> Denoised:
