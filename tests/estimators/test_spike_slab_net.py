@@ -426,7 +426,7 @@ class TestExact:
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
-            ({"mode": "fast", "noise_std": [0.5] * 15}, "Pass a number, or mode='exact'"),
+            ({"mode": "fast", "prob_active": [0.2] * 20}, "Pass a number, or mode='exact'"),
             ({"prob_active": [0.2] * 19 + [1.0]}, "prob_active"),
             ({"prob_active": [0.2] * 19}, r"prob_active has shape \(19,\)"),
             ({"noise_std": [0.5] * 14}, r"noise_std has shape \(14,\)"),

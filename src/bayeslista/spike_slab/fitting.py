@@ -151,6 +151,9 @@ class SpikeSlabLearner:
         Y = self.received(Y)
         found = draw_hyperparameters(X, Y, self.assumed[1:4], random)
         slab = found.slab
+        if found.sensor_std is not None:
+            self.whitening = diagonal_whitening(found.sensor_std)
+            X = self._given_matrix()
         if self.mode == "exact":
             self.learned = Learned(X, None, found.noise_var, found.prob_active, slab, slab)
             return

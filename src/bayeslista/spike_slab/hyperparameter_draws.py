@@ -23,12 +23,14 @@ from bayeslista.spike_slab.empirical_bayes import ENOUGH_FOR_A_MIXTURE, SlabMixt
 from bayeslista.spike_slab.exact import SlabOdds, slab_odds
 from bayeslista.spike_slab.hyperparameters import single_slab
 from bayeslista.spike_slab.jump_process import rebuild, run
+from bayeslista.spike_slab.sensor_noise import sensor_variances
 
 # Of 100 coefficients in four seconds; standard deviations of 0.01 to 0.03 of log noise and log P(active). Of more
 # coefficients fewer signals, n D² up to the last number: each says more, and takes the sampler longer.
 LEAST_SIGNALS, MOST_SIGNALS, SIGNALS_WORK = 8, 300, 3e6
 N_SWEEPS = 150  # of which the first third is discarded
 DURATION = 1.0  # of the jump process in a sweep, in which every active column tries three swaps
+SENSOR_SWEEPS = 10  # between which noise of the sensors is learned from their residuals
 MOST_MOVES = 2000  # of a signal in a sweep
 FIRST_PROB_ACTIVE = 0.1
 PRIOR_WEIGHT = 0.5
@@ -42,6 +44,7 @@ class Hyperparameters(NamedTuple):
     slab_var: float  # of a single Gaussian, which comes before the mixture
     log_std: NDArray[np.float64]
     slab: SlabMixture
+    sensor_std: NDArray[np.float64] | None = None  # of noise that differs between sensors, in units of that above
 
 
 def _draw_codes(
@@ -92,6 +95,7 @@ def draw_hyperparameters(
     slab: SlabMixture | None = None  # until values are enough for it, the Gaussian of variance τ
     seen, draws = slab_histogram(codes), []
     burn, stretch = n_sweeps // 3, max(n_sweeps // 6, 1)
+    squares, deviations = np.zeros(K), np.ones(K)
     for sweep in range(n_sweeps):
         prob_active, noise_var, slab_var = values
         used = single_slab(slab_var) if slab is None else slab
@@ -102,6 +106,16 @@ def draw_hyperparameters(
             drawn_values = codes @ X.T + np.sqrt(noise_var) * random.standard_normal(Y.shape)
             Y = np.where(missing, drawn_values, Y)
             products = Y @ X
+        squares += np.sum((Y - codes @ X.T) ** 2, axis=0)
+        if given[1] is None and (sweep + 1) % SENSOR_SWEEPS == 0:
+            # Stochastic EM as for the slab, where the evidence for sensors that differ is strong.
+            variances = sensor_variances(squares / SENSOR_SWEEPS, n)
+            if variances is not None:
+                change = np.sqrt(variances / np.mean(variances * deviations**2) * np.mean(deviations**2))
+                deviations = deviations * change
+                X, Y = X / change[:, None], Y / change
+                gram, products = X.T @ X, Y @ X
+            squares[:] = 0.0
         residual = float(np.sum((Y - codes @ X.T) ** 2))
         drawn = (
             random.beta(1 + n_active, D + n * D - n_active),
@@ -119,4 +133,5 @@ def draw_hyperparameters(
     logs: Any = np.log(np.array(draws)[burn:])
     means = map(float, np.exp(logs.mean(axis=0)))
     found = [new if value is None else float(value) for new, value in zip(means, given, strict=True)]
-    return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0), slab or single_slab(found[2]))
+    differ = None if np.all(deviations == 1) else deviations
+    return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0), slab or single_slab(found[2]), differ)
