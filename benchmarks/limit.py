@@ -294,7 +294,7 @@ def speed() -> str:
     }
     for dtype in (np.float64, np.float32):
         for mode in ("fast", "accurate"):
-            model = SpikeSlabNet(mode=mode, design_matrix=X, calibration_steps=10, random_state=0)
+            model = SpikeSlabNet(mode=mode, design_matrix=X, training=10, random_state=0)
             model.fit(data.Y_train.astype(dtype), data.B_train.astype(dtype))
             rows = Y.astype(dtype)
             seconds = processor_seconds(lambda model=model, rows=rows: model.predict_dist(rows)) / len(Y)

@@ -215,7 +215,7 @@ def training(n_seeds):
                 dist = model.predict_dist(data.Y_test)
                 scores = nmse(data.B_test, dist.mean()), pit_coverage(dist, data.B_test, 0.9, 0)
                 told.append((*scores, log_score(dist, data.B_test), model.n_iter_))
-            nets = [SpikeSlabNet(mode="accurate", calibration_steps=0, random_state=seed) for _ in range(2)]
+            nets = [SpikeSlabNet(mode="accurate", training="none", random_state=seed) for _ in range(2)]
             fit(nets[0], *shards, client=client)
             nets[1].fit(*pairs)
             differences += [

@@ -89,7 +89,7 @@ assert gain.mean() > margin, "no better than random acquisition"
 # One coefficient: the library's own strategies for regressors, which read predict(X, return_std=True).
 data = make_sparse_codes(60, n_test=0, n_observed=15, n_components=20, random_state=0)
 X, y = data.Y_train, np.where(np.arange(60) < 40, data.B_train[:, 0], np.nan)
-model = SpikeSlabNet(mode="fast", calibration_steps=0, random_state=0)
+model = SpikeSlabNet(mode="fast", training="none", random_state=0)
 regressor = SklearnNormalRegressor(model, random_state=0).fit(X, y)
 mean, std = regressor.predict(X, return_std=True)
 assert np.array_equal(regressor.predict_target_distribution(X).std(), std)

@@ -37,7 +37,7 @@ def quality(pixels: np.ndarray) -> float:
 
 
 # Codes are inferred over the observed pixels of the atoms; whole atoms then give the hidden pixels.
-network = SpikeSlabNet(mode="fast", calibration_steps=0)
+network = SpikeSlabNet(mode="fast", training="none")
 coder = SparseCodingTransformer(atoms[:, seen], estimator=network, random_state=0).fit(Y_known)
 codes = coder.transform_dist(Y_new)
 pixels, pixel_var = codes.mean() @ atoms, codes.var() @ atoms**2

@@ -21,7 +21,7 @@ from bayeslista.datasets import make_sparse_codes
 from bayeslista.plots import plot_signal
 
 data = make_sparse_codes(n_train=1000, n_test=100, n_observed=50, n_components=100, random_state=0)
-model = SpikeSlabNet(mode="accurate", design_matrix=data.design_matrix, calibration_steps=0, random_state=0)
+model = SpikeSlabNet(mode="accurate", design_matrix=data.design_matrix, training="none", random_state=0)
 dist = model.fit(data.Y_train, data.B_train).predict_dist(data.Y_test)
 error = np.linalg.norm(dist.mean() - data.B_test, axis=1) / np.linalg.norm(data.B_test, axis=1)
 typical = int(np.argsort(error)[len(error) // 2])

@@ -62,7 +62,7 @@ order = random.permutation(len(B_known))
 train, held_out = order[200:], order[:200]
 matrix = sensing @ basis.T * usual
 models = {
-    "SpikeSlabNet": SpikeSlabNet(mode="fast", design_matrix=matrix, calibration_steps=0, random_state=0),
+    "SpikeSlabNet": SpikeSlabNet(mode="fast", design_matrix=matrix, training="none", random_state=0),
     "BayesLISTA": BayesLISTA(10, design_matrix=matrix, random_state=0),
 }
 ridge = RidgeCV(np.geomspace(1e-4, 100, 13)).fit(Y_known[train], waves_known[train])

@@ -77,7 +77,7 @@ def _spike_slab_net(problem: Problem) -> np.ndarray:
     data = problem.data
     model = SpikeSlabNet(problem.n_layers, mode="accurate", design_matrix=data.design_matrix, random_state=problem.seed)
     if problem.epochs is not None:
-        model.set_params(calibration_steps=problem.epochs)
+        model.set_params(training=problem.epochs)
     return model.fit(data.Y_train, data.B_train).predict(data.Y_test)
 
 

@@ -139,7 +139,7 @@ def variational_pass(problem: Problem):
 def spike_slab_pass(problem: Problem):
     """All that is learned from pairs, the layers' scalars excepted; what is learned from has no floor to speak of."""
     data = problem.data
-    model = SpikeSlabNet(problem.n_layers, mode="fast", design_matrix=data.design_matrix, calibration_steps=0)
+    model = SpikeSlabNet(problem.n_layers, mode="fast", design_matrix=data.design_matrix, training="none")
     return lambda: model.fit(data.Y_train, data.B_train), problem.n_train, None
 
 
@@ -166,8 +166,8 @@ def fitted(name: str, problem: Problem):
         "LISTA": lambda: LISTA(**given, **few),
         "BayesLISTA": lambda: BayesLISTA(**given, **few, validation_fraction=0.4),
         "BayesLISTA.published": lambda: BayesLISTA(**given, **few, inference="adf"),
-        "SpikeSlabNet, fast": lambda: SpikeSlabNet(**given, mode="fast", calibration_steps=0),
-        "SpikeSlabNet": lambda: SpikeSlabNet(**given, mode="accurate", calibration_steps=0),
+        "SpikeSlabNet, fast": lambda: SpikeSlabNet(**given, mode="fast", training="none"),
+        "SpikeSlabNet": lambda: SpikeSlabNet(**given, mode="accurate", training="none"),
     }[name]()
     return model.fit(data.Y_train[:64], data.B_train[:64])
 

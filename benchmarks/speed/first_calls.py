@@ -30,9 +30,9 @@ FIRST = {
     "BayesLISTA: fit of one epoch, and predict with std": "bayeslista.BayesLISTA(max_iter=1, **given)"
     ".fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
     "SpikeSlabNet, fast, uncalibrated: fit, and predict with std": "bayeslista.SpikeSlabNet(mode='fast', "
-    "calibration_steps=0, **given).fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
+    "training='none', **given).fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
     "SpikeSlabNet, uncalibrated: fit, and predict with std": "bayeslista.SpikeSlabNet(mode='accurate', "
-    "calibration_steps=0, **given).fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
+    "training='none', **given).fit(data.Y_train, data.B_train).predict(data.Y_test, return_std=True)",
 }
 FITS = {
     "LISTA": "bayeslista.LISTA(**given).fit(data.Y_train, data.B_train)",

@@ -13,6 +13,7 @@ __all__ = [
     "SpikeSlab",
     "SpikeSlabNet",
     "SpikeSlabRegressor",
+    "cache_compiled",
     "load",
 ]
 __version__ = version("bayeslista")
@@ -30,12 +31,17 @@ if TYPE_CHECKING:
         SpikeSlabRegressor,
         load,
     )
+    from bayeslista.numerics.compilation import cache_compiled
 else:
 
     def __getattr__(name: str) -> object:
         """Import what is asked for when it is asked for: the command line shows its help without JAX."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "cache_compiled":
+            from bayeslista.numerics import compilation
+
+            return compilation.cache_compiled
         from bayeslista import distributions, estimators
 
         return getattr(distributions if name == "SpikeSlab" else estimators, name)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from progress_lines import without_progress
 from typer.testing import CliRunner
 
 import bayeslista
@@ -42,7 +43,7 @@ def folder(tmp_path, monkeypatch, data):
 
 def run(*words, code=0):
     """Run a command that is to end with an exit code, and never with a traceback."""
-    done = runner.invoke(app, [str(word) for word in words])
+    done = without_progress(runner.invoke(app, [str(word) for word in words]))
     assert done.exit_code == code, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
     return done
@@ -62,19 +63,19 @@ ISTA_FIT = (*FIT, "--estimator", "ista", "--layers", 3)
 
 class TestFit:
     def test_the_default_is_a_net_of_spikes_and_slabs_as_in_python(self, folder, data):
-        options = ["--layers", 2, "--mode", "fast", "--calibration-steps", 0, "--design-matrix", "x.npy"]
+        options = ["--layers", 2, "--mode", "fast", "--training", "none", "--design-matrix", "x.npy"]
         result = told(*FIT, *options)
         assert (result["estimator"], result["n_fitted"], result["n_observed"], result["n_components"]) == (
             ("SpikeSlabNet", 60, 8, 10)
         )
-        mine = SpikeSlabNet(2, mode="fast", calibration_steps=0, design_matrix=data.design_matrix, random_state=0).fit(
+        mine = SpikeSlabNet(2, mode="fast", training="none", design_matrix=data.design_matrix, random_state=0).fit(
             data.Y_train, data.B_train
         )
         mine.save("mine.safetensors")
         assert Path("m.safetensors").read_bytes() == Path("mine.safetensors").read_bytes()
 
     def test_it_learns_from_observations_alone_where_there_is_a_design_matrix(self, folder):
-        options = ["--layers", 2, "--mode", "fast", "--calibration-steps", 0, "--design-matrix", "x.npy"]
+        options = ["--layers", 2, "--mode", "fast", "--training", "none", "--design-matrix", "x.npy"]
         done = run("fit", "y.npy", "--model", "m.safetensors", *options)
         assert "fitted to 60 observations" in done.stdout
         assert bayeslista.load("m.safetensors").n_components_ == 10
@@ -278,7 +279,7 @@ class TestInspect:
             (BayesLISTA(2, max_iter=2, random_state=0), "elbo is the evidence lower bound of a pair; larger is better"),
             (BayesLISTA(2, inference="adf", max_iter=2, random_state=0), "log_evidence is the log evidence of a pair"),
             pytest.param(
-                SpikeSlabNet(2, mode="fast", calibration_steps=2, random_state=0),
+                SpikeSlabNet(2, mode="fast", training=2, random_state=0),
                 "simulated pairs; smaller is better",
                 marks=pytest.mark.slow,
             ),
@@ -342,8 +343,8 @@ class TestCheckpoints:
 class TestProgress:
     def test_progress_is_shown_and_the_file_is_the_same(self, folder, terminal):
         words = [*FIT, "--estimator", "lista", "--layers", 2, "--max-iter", 2]
-        done = run(*words, "--json")
-        assert "Fitting LISTA" in done.stderr
+        done = runner.invoke(app, [str(word) for word in (*words, "--json")])
+        assert "Fitting LISTA to 60 pairs.\n" in done.stderr
         assert "2/2" in done.stderr
         assert json.loads(done.stdout)["estimator"] == "LISTA"
         seen = Path("m.safetensors").read_bytes()
@@ -359,6 +360,13 @@ class TestProgress:
 
         monkeypatch.setattr(_running.sys, "stderr", SimpleNamespace(isatty=lambda: terminal))
         assert _running.shows_progress(quiet) is shown
+
+    def test_what_is_no_terminal_gets_plain_lines(self, folder):
+        done = runner.invoke(app, [str(word) for word in ISTA_FIT])
+        assert done.stderr == "Fitting ISTA to 60 pairs.\n"
+        words = ["predict", "new.npy", "--model", "ista.safetensors", "--out", "o.npz"]
+        assert runner.invoke(app, words).stderr == "Predicting 30 signals of new.npy.\n"
+        assert runner.invoke(app, [*words, "--quiet"]).stderr == ""
 
     def test_warnings_are_single_plain_lines(self, folder, monkeypatch):
         import warnings

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from progress_lines import without_progress
 from typer.testing import CliRunner
 
 import bayeslista
@@ -43,7 +44,7 @@ def folder(tmp_path, monkeypatch):
 
 def run(words):
     before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
-    done = runner.invoke(app, words.split())
+    done = without_progress(runner.invoke(app, words.split()))
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before, "something was written"
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

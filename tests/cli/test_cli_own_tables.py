@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from progress_lines import without_progress
 from typer.testing import CliRunner
 
 import bayeslista
@@ -20,7 +21,7 @@ FIT_CODES = "fit {} b.csv --estimator ista --model m.safetensors"
 
 
 def run(words, code=0):
-    done = runner.invoke(app, words.split())
+    done = without_progress(runner.invoke(app, words.split()))
     assert done.exit_code == code, done.output
     assert done.stderr.count("\n") <= 1
     return done
@@ -114,7 +115,7 @@ class TestNamesOfCodes:
         assert list(pd.read_csv("out.csv")) == ["mean_a", "mean_b", "mean_c", "mean_d"]
 
     def test_distributions_have_them_too(self):
-        options = "--mode fast --layers 2 --calibration-steps 0 --model m.safetensors"
+        options = "--mode fast --layers 2 --training none --model m.safetensors"
         run(f"fit y.csv b.csv {options}")
         run("predict y.csv --model m.safetensors --out out.parquet")
         parts = ["mean", "std", "prob_active", "low", "high"]
@@ -133,7 +134,7 @@ class TestNamesOfCodes:
     def test_the_columns_of_a_design_matrix_name_the_coefficients(self, with_codes):
         pd.DataFrame(B[:3], columns=list("stuv")).to_csv("x.csv", index=False)
         np.save("b.npy", B)
-        options = "--design-matrix x.csv --mode fast --layers 2 --calibration-steps 0 --model m.safetensors"
+        options = "--design-matrix x.csv --mode fast --layers 2 --training none --model m.safetensors"
         run(f"fit y.csv {'b.npy' if with_codes else ''} {options}")
         assert list(bayeslista.load("m.safetensors").component_names_) == list("stuv")
         run("predict y.csv --model m.safetensors --out out.csv")
@@ -149,7 +150,7 @@ class TestNamesOfCodes:
 
     @pytest.mark.parametrize("command", ["evaluate", "calibrate", "report --out page.html"])
     def test_the_same_in_another_order_are_refused(self, command):
-        run("fit y.csv b.csv --mode fast --layers 2 --calibration-steps 0 --model m.safetensors")
+        run("fit y.csv b.csv --mode fast --layers 2 --training none --model m.safetensors")
         pd.read_csv("b.csv")[list("abdc")].to_csv("other.csv", index=False)
         name, *options = command.split()
         message = run(f"{name} y.csv other.csv --model m.safetensors {' '.join(options)}", code=1).stderr

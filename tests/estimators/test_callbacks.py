@@ -18,7 +18,7 @@ ESTIMATORS = {
     "LISTA": LISTA(2, max_iter=3, tol=0, random_state=0),
     "BayesLISTA": BayesLISTA(2, max_iter=3, tol=0, random_state=0),
     "adf": BayesLISTA(1, max_iter=3, tol=0, inference="adf", random_state=0),
-    "SpikeSlabNet": SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
+    "SpikeSlabNet": SpikeSlabNet(2, mode="fast", training="none", random_state=0),
 }
 TASKS = {
     "LISTA": ["epoch"] * 3,

@@ -28,7 +28,7 @@ MODELS = {
     "LISTA": LISTA(2, max_iter=2, **GIVEN),
     "single": LISTA(2, max_iter=2, dtype="float32", **GIVEN),
     "BayesLISTA": BayesLISTA(2, max_iter=2, **GIVEN),
-    "SpikeSlabNet": SpikeSlabNet(2, mode="fast", calibration_steps=0, dtype="float32", **GIVEN),
+    "SpikeSlabNet": SpikeSlabNet(2, mode="fast", training="none", dtype="float32", **GIVEN),
 }
 
 

@@ -18,7 +18,7 @@ ESTIMATORS = {
     "FISTA": lambda: FISTA(5),
     "LISTA": lambda: LISTA(2, max_iter=1, random_state=0),
     "BayesLISTA": lambda: BayesLISTA(2, max_iter=1, random_state=0),
-    "SpikeSlabNet": lambda: SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
+    "SpikeSlabNet": lambda: SpikeSlabNet(2, mode="fast", training="none", random_state=0),
 }
 NAMES = [f"sensor {k}" for k in range(K)]
 ATOMS = [f"atom {d}" for d in range(D)]
@@ -190,7 +190,7 @@ def test_a_single_coefficient_may_have_a_name(data, frame):
 
 
 def test_observations_alone_leave_no_names_of_codes(data):
-    model = given(np.eye(K)).set_params(mode="fast", calibration_steps=0)
+    model = given(np.eye(K)).set_params(mode="fast", training="none")
     model.fit(data.Y_train, pd.DataFrame(data.B_train[:, :K], columns=NAMES))
     assert not hasattr(model.fit(data.Y_train), "component_names_")
 

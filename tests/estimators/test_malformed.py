@@ -138,9 +138,9 @@ def _models():
         "LISTA": LISTA(2, max_iter=1, **common),
         "BayesLISTA": BayesLISTA(2, max_iter=1, **common),
         "filtering": BayesLISTA(2, max_iter=1, inference="adf", **common),
-        "SpikeSlabNet": SpikeSlabNet(2, mode="fast", calibration_steps=0, **common),
+        "SpikeSlabNet": SpikeSlabNet(2, mode="fast", training="none", **common),
         "SparseCodingTransformer": SparseCodingTransformer(
-            MATRIX.T, estimator=SpikeSlabNet(2, mode="fast", calibration_steps=0)
+            MATRIX.T, estimator=SpikeSlabNet(2, mode="fast", training="none")
         ),
     }
 

@@ -20,7 +20,7 @@ ESTIMATORS = {
     "FISTA": lambda X: FISTA(5, design_matrix=X),
     "LISTA": lambda X: LISTA(2, design_matrix=X, max_iter=1, random_state=0),
     "BayesLISTA": lambda X: BayesLISTA(2, design_matrix=X, max_iter=1, random_state=0),
-    "SpikeSlabNet": lambda X: SpikeSlabNet(2, mode="fast", design_matrix=X, calibration_steps=0, random_state=0),
+    "SpikeSlabNet": lambda X: SpikeSlabNet(2, mode="fast", design_matrix=X, training="none", random_state=0),
     "accurate SpikeSlabNet": lambda X: SpikeSlabNet(
         2, mode="accurate", design_matrix=X, prob_active=0.2, slab_var=1.0, noise_std=0.5, random_state=0
     ),

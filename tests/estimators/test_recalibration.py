@@ -120,7 +120,7 @@ def models(data):
     return {
         "BayesLISTA": BayesLISTA(2, design_matrix=matrix, max_iter=2, random_state=0),
         "BayesLISTA.published": BayesLISTA.published(2, design_matrix=matrix, max_iter=2, random_state=0),
-        "SpikeSlabNet": SpikeSlabNet(2, mode="fast", design_matrix=matrix, calibration_steps=0, random_state=0),
+        "SpikeSlabNet": SpikeSlabNet(2, mode="fast", design_matrix=matrix, training="none", random_state=0),
         "given": SpikeSlabNet(2, mode="fast", design_matrix=matrix, **prior),
     }
 

@@ -27,7 +27,7 @@ PRIOR = {"prob_active": 0.2, "slab_var": 1.16, "noise_std": 0.3}
 
 def network(**parameters):
     """What compiles soonest."""
-    return SpikeSlabNet(8, mode="fast", calibration_steps=0, **parameters)
+    return SpikeSlabNet(8, mode="fast", training="none", **parameters)
 
 
 LEARNERS = {"SpikeSlabNet": network(), "LISTA": LISTA(2, max_iter=20), "BayesLISTA": BayesLISTA(2, max_iter=10)}

@@ -30,7 +30,7 @@ def data():
 
 def fast(**parameters):
     """Layers of vector AMP with the scalars they start with: what compiles soonest."""
-    return SpikeSlabNet(**{"n_layers": 8, "mode": "fast", "calibration_steps": 0, "random_state": 0} | parameters)
+    return SpikeSlabNet(**{"n_layers": 8, "mode": "fast", "training": "none", "random_state": 0} | parameters)
 
 
 @pytest.fixture(scope="module")
@@ -150,39 +150,91 @@ def test_a_stream_gives_the_same_model_however_it_is_cut(data):
 def test_calibration_by_simulation_does_no_harm_and_is_reproducible():
     data = make_sparse_codes(100, 256, 8, 16, random_state=1)
     constants = fast(design_matrix=data.design_matrix).fit(data.Y_train, data.B_train)
-    trained = clone(constants).set_params(calibration_steps=20).fit(data.Y_train, data.B_train)
+    trained = clone(constants).set_params(training=20).fit(data.Y_train, data.B_train)
     again = clone(trained).fit(data.Y_train, data.B_train)
     assert len(trained.history_["objective"]) == 20
-    assert trained.diagnostics_ == {"skipped": 0}
+    assert trained.diagnostics_["skipped"] == 0
     np.testing.assert_array_equal(trained.predict(data.Y_test), again.predict(data.Y_test))
     scores = [model.predict_dist(data.Y_test).log_prob(data.B_test).mean() for model in (constants, trained)]
     assert scores[1] > scores[0] - 0.02
 
 
-@pytest.mark.slow
-def test_accurate_layers_mix_in_the_vamp_answer_that_is_kept_with_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        _spike_slab, "train_scalars", lambda start, *_: (start, simulation.TrainingInfo(np.zeros(1), 0))
-    )
-    data = make_sparse_codes(100, 512, 8, 16, random_state=1)
-    model = fast(mode="accurate", calibration_steps=10, design_matrix=data.design_matrix)
-    model.fit(data.Y_train, data.B_train)
-    assert model._learner.scalars.mixture is not None
-    score = model.predict_dist(data.Y_test).log_prob(data.B_test).mean()
-    model.save(tmp_path / "model.safetensors")
-    loaded = load(tmp_path / "model.safetensors")
-    assert loaded.predict_dist(data.Y_test).log_prob(data.B_test).mean() == score
-    again = clone(model).fit(data.Y_train, data.B_train)
-    assert again.predict_dist(data.Y_test).log_prob(data.B_test).mean() == score
-    model._learner.scalars = model._learner.scalars._replace(mixture=None)
-    assert score > model.predict_dist(data.Y_test).log_prob(data.B_test).mean()
-
-
-def test_calibration_of_large_matrices_is_cut_short(data, model):
-    assert model._learner._affordable(60) == (60, 64, 3072)
+def test_auto_trains_large_matrices_less_and_what_is_asked_for_is_done(data, model):
+    assert model._learner._affordable("auto") == (40, 64, 1024)
     problem = SimpleNamespace(design_matrix=np.broadcast_to(0.0, (1000, 2000)), float32_copy=None)
     large = SimpleNamespace(n_ep_layers=6, n_layers=20, problem=problem)
-    assert _spike_slab.SpikeSlabLearner._affordable(large, 60) == (0, 8, 128)
+    affordable = _spike_slab.SpikeSlabLearner._affordable
+    assert affordable(large, "auto") == (0, 8, 128)
+    assert affordable(large, "full") == (40, 64, 128)
+    assert affordable(large, 7) == (7, 64, 128)
+
+
+def smooth(n_train=N, n_test=256):
+    """Columns that are shifts of a wide bump."""
+    shifts = np.arange(D)[None, :] * (K - 1) / (D - 1) - np.arange(K)[:, None]
+    X = np.exp(-0.5 * (shifts / 1.5) ** 2)
+    return make_sparse_codes(n_train, n_test, K, D, design_matrix=X, prob_active=0.1, noise_std=0.05, random_state=0)
+
+
+def test_fast_mode_has_ep_layers_where_vamp_layers_fail_their_own_model(data, model):
+    assert model.diagnostics_["ep_layers"] == 0
+    blurred = smooth()
+    suited = fast(design_matrix=blurred.design_matrix, n_layers=20).fit(blurred.Y_train, blurred.B_train)
+    assert suited.diagnostics_["ep_layers"] == 5
+    with mock.patch.object(_spike_slab.SpikeSlabLearner, "_fails", return_value=False):
+        vamp = clone(suited).fit(blurred.Y_train, blurred.B_train)
+    assert vamp.diagnostics_["ep_layers"] == 0
+    B = blurred.B_test[blurred.B_test.any(axis=1)]
+    Y = blurred.Y_test[blurred.B_test.any(axis=1)]
+    assert nmse(B, suited.predict(Y)) < 0.8 * nmse(B, vamp.predict(Y))
+
+
+def test_fit_warns_once_where_the_layers_are_far_from_their_own_model():
+    blurred = smooth()
+    model = fast(design_matrix=blurred.design_matrix, n_layers=1)
+    with pytest.warns(NumericalWarning, match="far from the posterior of their own model") as caught:
+        model.fit(blurred.Y_train, blurred.B_train)
+    assert len([each for each in caught if "far from" in str(each.message)]) == 1
+    assert model.diagnostics_["failed"] > 0.1 or not 0.5 < model.diagnostics_["variance_ratio"] < 2
+
+
+@pytest.mark.parametrize("training", ["none", 0, 3])
+def test_diagnostics_say_what_was_done(data, training):
+    model = fast(design_matrix=data.design_matrix, training=training).fit(data.Y_train, data.B_train)
+    n_steps, n_pairs = (0, 0) if training == "none" else (training, 1024)
+    found = model.diagnostics_
+    assert (found["steps"], found["skipped"], found["pairs"]) == (n_steps, 0, n_pairs)
+    assert len(model.history_["objective"]) == n_steps
+    assert 0.5 < found["variance_ratio"] < 2
+    assert 0 <= found["failed"] < 0.1
+
+
+def test_an_interrupt_of_training_leaves_the_estimator_unfitted(data, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_spike_slab, "training_step", interrupted)
+    model = fast(design_matrix=data.design_matrix, training=5)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data.Y_train, data.B_train)
+    with pytest.raises(NotFittedError):
+        model.predict(data.Y_test)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_progress_names_stages_and_signals(data, capsys, alone):
+    model = fast(design_matrix=data.design_matrix, training=2, verbose=1)
+    model.fit(data.Y_train, None if alone else data.B_train)
+    shown = capsys.readouterr().err
+    for stage in ("hyperparameters" if alone else "model", "simulation", "training", "head"):
+        assert f"SpikeSlabNet, {stage}: 100%" in shown
+    assert "step/s" in shown
+    model.predict(data.Y_test)
+    shown = capsys.readouterr().err
+    assert "256/256" in shown
+    assert "signal/s" in shown
+    model.set_params(verbose=0).fit(data.Y_train, data.B_train).predict(data.Y_test)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -190,7 +242,7 @@ def test_calibration_does_not_give_up_a_single_dense_coefficient():
     random = np.random.default_rng(0)
     X = random.standard_normal((200, 10))
     y = X[:, :3].sum(axis=1) + 0.1 * random.standard_normal(200)
-    without, calibrated = (fast(n_layers=2, calibration_steps=steps).fit(X, y).score(X, y) for steps in (0, 60))
+    without, calibrated = (fast(n_layers=2, training=steps).fit(X, y).score(X, y) for steps in ("none", 60))
     assert calibrated > without - 0.05
 
 
@@ -214,12 +266,12 @@ def _doubts(model, Y):
 
 @pytest.mark.slow
 def test_steps_without_a_gradient_are_warned_of(data, monkeypatch):
-    def none_usable(scalars, *rest):
-        return scalars, simulation.TrainingInfo(np.zeros(4), 4)
+    def none_usable(state, *rest):
+        return state, simulation.TrainingInfo(np.zeros(()), np.zeros((), bool))
 
-    monkeypatch.setattr(_spike_slab, "train_scalars", none_usable)
-    with pytest.warns(NumericalWarning, match="4 of 4 steps of calibration"):
-        fast(design_matrix=data.design_matrix, calibration_steps=4).fit(data.Y_train, data.B_train)
+    monkeypatch.setattr(_spike_slab, "training_step", none_usable)
+    with pytest.warns(NumericalWarning, match="4 of 4 steps of training"):
+        fast(design_matrix=data.design_matrix, training=4).fit(data.Y_train, data.B_train)
 
 
 @pytest.mark.parametrize("mode", ["fast", "accurate"])
@@ -328,7 +380,8 @@ def test_pickling_keeps_the_predictions(data, model):
         ({"prob_active": 1.0}, "'prob_active' parameter of .* must be"),
         ({"slab_var": -1.0}, "'slab_var' parameter of .* must be"),
         ({"noise_std": -0.1}, "'noise_std' parameter of .* must be"),
-        ({"calibration_steps": -1}, "'calibration_steps' parameter of .* must be"),
+        ({"training": -1}, "'training' parameter of .* must be a str among .*'auto'"),
+        ({"training": "half"}, "'training' parameter of .* must be a str among .*'none'"),
         ({"n_layers": 0}, "'n_layers' parameter of .* must be"),
     ],
 )

@@ -47,8 +47,8 @@ def estimators(data):
         "lista": LISTA(2, design_matrix=matrix, **few),
         "bayes_lista": BayesLISTA(2, design_matrix=matrix, **few),
         "published": BayesLISTA.published(2, design_matrix=matrix, **few),
-        "spike_slab_net": SpikeSlabNet(2, mode="fast", design_matrix=matrix, calibration_steps=0, random_state=0),
-        "learned_matrix": SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
+        "spike_slab_net": SpikeSlabNet(2, mode="fast", design_matrix=matrix, training="none", random_state=0),
+        "learned_matrix": SpikeSlabNet(2, mode="fast", training="none", random_state=0),
     }
 
 
@@ -96,7 +96,7 @@ class TestEstimators:
         random = np.random.default_rng(0)
         B = np.maximum(random.standard_normal((60, 1)) + 0.3 * random.standard_normal((60, 12)), 0.0)
         Y = B @ random.standard_normal((12, 6))
-        model = SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0).fit(Y, B)
+        model = SpikeSlabNet(2, mode="fast", training="none", random_state=0).fit(Y, B)
         assert model.prior_ == "correlated"
         model.save(tmp_path / "model")
         assert_same(model.predict(Y), bayeslista.load(tmp_path / "model").predict(Y))

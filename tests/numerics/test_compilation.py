@@ -1,5 +1,9 @@
 """Functions that compile sooner: the same results, whatever options the version of XLA has."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -52,3 +56,20 @@ def test_what_a_function_itself_refuses_is_raised_unchanged():
 
     with pytest.raises(ValueError, match="not such a number"):
         fast_compiled(refuse)(1.0)
+
+
+def test_what_is_compiled_is_kept_in_the_folder_that_is_asked_for(tmp_path):
+    code = (
+        "import sys, jax, bayeslista\n"
+        "assert jax.config.jax_compilation_cache_dir is None\n"
+        "jax.jit(lambda x: x + 1)(1.0)\n"
+        "print(bayeslista.cache_compiled(sys.argv[1]))\n"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "jax.jit(lambda x: x * 2 + 1)(1.0)\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "new")], env=clean, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir())

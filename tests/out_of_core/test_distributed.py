@@ -39,7 +39,7 @@ def coder(data):
 
 @pytest.fixture(scope="module")
 def model(data):
-    net = SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0)
+    net = SpikeSlabNet(2, mode="fast", training="none", random_state=0)
     return net.fit(data.Y_train, data.B_train)
 
 
@@ -181,7 +181,7 @@ def shards(data, sizes=((50, 0, 3, 150), -1)):
     return [da.from_array(side, chunks=sizes) for side in (data.Y_train, data.B_train)]
 
 
-NET = SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0)
+NET = SpikeSlabNet(2, mode="fast", training="none", random_state=0)
 NETWORK = BayesLISTA(2, max_iter=4, random_state=0)
 
 
@@ -332,7 +332,7 @@ def on_disk(rows, n_bytes):
 def work(X, Y, B):
     assert coder.predict(X, batch_size=1024).shape == (len(X), 2)
     predict_to_zarr(coder, X, folder / "codes", return_std=False, prob_active=False, batch_size=1024, overwrite=True)
-    fit_stream(SpikeSlabNet(2, mode="fast", calibration_steps=0), (Y, B), batch_size=8192)
+    fit_stream(SpikeSlabNet(2, mode="fast", training="none"), (Y, B), batch_size=8192)
 
 wide = make_sparse_codes(n_train=60, n_test=2048, n_observed=250, n_components=2, random_state=0)
 coder = ISTA(2, dtype="float32", design_matrix=wide.design_matrix).fit(wide.Y_train, wide.B_train)

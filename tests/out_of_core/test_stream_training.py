@@ -26,7 +26,7 @@ from bayeslista.out_of_core import fit_stream
 K, D, N, SIZE = 6, 8, 328, 64  # few sizes are compiled: those of batches, and of the eight pairs that are left
 MODELS = {
     "BayesLISTA": BayesLISTA(2),
-    "SpikeSlabNet": SpikeSlabNet(2, mode="fast", calibration_steps=0, random_state=0),
+    "SpikeSlabNet": SpikeSlabNet(2, mode="fast", training="none", random_state=0),
 }
 both = pytest.mark.parametrize("name", list(MODELS))
 

@@ -31,7 +31,7 @@ def commands(document):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The tables that the documentation names, small; calibration by simulation, the longest part, is left out."""
-    monkeypatch.setitem(SpikeSlabNet.__init__.__kwdefaults__, "calibration_steps", 0)
+    monkeypatch.setitem(SpikeSlabNet.__init__.__kwdefaults__, "training", "none")
     data = make_sparse_codes(n_train=60, n_test=30, n_observed=8, n_components=10, random_state=0)
     tables = {
         "observations": data.Y_train,

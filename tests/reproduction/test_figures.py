@@ -140,8 +140,8 @@ class TestMethods:
         assert METHODS["LISTA"](Problem(data, n_layers=2)) == LISTA().max_iter
         assert METHODS["LISTA"](Problem(data, n_layers=2, epochs=7)) == 7
         monkeypatch.setattr(SpikeSlabNet, "fit", lambda self, *_: self)
-        monkeypatch.setattr(SpikeSlabNet, "predict", lambda self, _: self.calibration_steps)
-        assert METHODS["SpikeSlabNet"](Problem(data, n_layers=2)) == SpikeSlabNet().calibration_steps
+        monkeypatch.setattr(SpikeSlabNet, "predict", lambda self, _: self.training)
+        assert METHODS["SpikeSlabNet"](Problem(data, n_layers=2)) == SpikeSlabNet().training
         assert METHODS["SpikeSlabNet"](Problem(data, n_layers=2, epochs=7)) == 7
 
     # Where the printed prior diverges, codes are measured in units of their own.

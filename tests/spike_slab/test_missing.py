@@ -19,7 +19,7 @@ def data():
 def given(X, mode, **noise):
     noise = noise or {"noise_std": 0.5}
     return SpikeSlabNet(8, mode=mode, design_matrix=X, prob_active=0.2, slab_var=1.0, random_state=0,
-                        calibration_steps=0, **noise)  # fmt: skip
+                        training="none", **noise)  # fmt: skip
 
 
 def with_gaps(Y, share, seed=0):

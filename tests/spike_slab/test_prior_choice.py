@@ -50,7 +50,7 @@ def test_the_prior_that_suits_the_codes_is_chosen_and_answers(make, name, noise)
     X = random.standard_normal((12, B.shape[1]))
     Y = B @ X.T + noise * random.standard_normal((320, 12))
     models = {
-        prior: SpikeSlabNet(8, mode="fast", calibration_steps=0, prior=prior, design_matrix=X, random_state=0)
+        prior: SpikeSlabNet(8, mode="fast", training="none", prior=prior, design_matrix=X, random_state=0)
         for prior in ("auto", "independent")
     }
     errors = {prior: nmse(B[120:], model.fit(Y[:120], B[:120]).predict(Y[120:])) for prior, model in models.items()}
@@ -92,7 +92,7 @@ def test_a_prior_that_fails_on_a_fold_is_not_chosen(monkeypatch):
 
 def test_a_stated_prior_is_kept():
     B = images(np.random.default_rng(0), 60)
-    given = SpikeSlabNet(8, mode="fast", calibration_steps=0, prob_active=0.5, design_matrix=np.eye(40)).fit(B, B)
+    given = SpikeSlabNet(8, mode="fast", training="none", prob_active=0.5, design_matrix=np.eye(40)).fit(B, B)
     assert given.prior_ == "independent"
 
 

@@ -21,7 +21,7 @@ def data():
 
 
 def given(X, **noise):
-    return SpikeSlabNet(8, design_matrix=X, prob_active=0.2, slab_var=1.0, calibration_steps=0, random_state=0, **noise)
+    return SpikeSlabNet(8, design_matrix=X, prob_active=0.2, slab_var=1.0, training="none", random_state=0, **noise)
 
 
 @pytest.mark.parametrize("covariance", [ar(6), np.diag(np.arange(1.0, 7)), 4 * np.eye(6)])
@@ -79,7 +79,7 @@ def test_noise_of_each_sensor_is_learned_from_pairs_and_used(data, mode):
         data[f"Y_{part}"] + std * random.standard_normal((len(data[f"Y_{part}"]), K)) for part in ("train", "test")
     )
     models = [
-        SpikeSlabNet(8, mode=mode, calibration_steps=0, design_matrix=data.design_matrix, random_state=0, **noise)
+        SpikeSlabNet(8, mode=mode, training="none", design_matrix=data.design_matrix, random_state=0, **noise)
         for noise in ({}, {"noise_std": std}, {"noise_std": float(np.sqrt(np.mean(std**2)))})
     ]
     errors = [nmse(data.B_test, model.fit(Y, data.B_train).predict(Y_test)) for model in models]
@@ -93,7 +93,7 @@ def test_a_learned_matrix_is_in_the_units_of_the_data(data):
     random = np.random.default_rng(4)
     std = 0.2 * np.exp(random.standard_normal(K))
     Y = data.Y_train + std * random.standard_normal((256, K))
-    model = SpikeSlabNet(8, mode="fast", calibration_steps=0, random_state=0).fit(Y, data.B_train)
+    model = SpikeSlabNet(8, mode="fast", training="none", random_state=0).fit(Y, data.B_train)
     assert np.std(np.log(model.noise_std_ / std)) < 0.15
     error = np.abs(model.design_matrix_ - data.design_matrix).mean(axis=1)
     assert np.corrcoef(np.log(error), np.log(std))[0, 1] > 0.9  # the noise of a sensor is that of its row

@@ -50,8 +50,8 @@ def fit(
     estimator: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "spike-slab-net",
     layers: Annotated[int | None, typer.Option(help="Number of layers, or iterations; not of exact mode.")] = None,
     mode: Annotated[str | None, typer.Option(help="spike-slab-net: exact (the default), accurate or fast.")] = None,
-    calibration_steps: Annotated[
-        int | None, typer.Option(help="spike-slab-net, accurate or fast: steps of calibration, or 0.")
+    training: Annotated[
+        str | None, typer.Option(help="spike-slab-net, accurate or fast: auto, full, none, or a number of steps.")
     ] = None,
     max_iter: Annotated[int | None, typer.Option(help="lista, bayes-lista: largest number of epochs.")] = None,
     shrinkage: Annotated[float | None, typer.Option(help="ista, fista, lista, bayes-lista: the threshold.")] = None,
@@ -91,7 +91,7 @@ def fit(
     given: dict[str, Any] = {
         "n_layers": layers,
         "mode": mode,
-        "calibration_steps": calibration_steps,
+        "training": int(training) if training and training.isdecimal() else training,
         "max_iter": max_iter,
         "shrinkage": shrinkage,
         "dtype": dtype,
@@ -115,13 +115,13 @@ def fit(
         if sorted(component_names) == sorted(matrix.names) and component_names != matrix.names:
             raise ValueError(f"{codes} {first_difference(component_names, matrix.names, f'{design_matrix} has')}")
         component_names = component_names or _unique(matrix.names)
-    training, test = _split(X.values, None if y is None else y.values, test_fraction, seed)
-    if progress:
-        say(f"Fitting {name}. This can take minutes.")
+    pairs, test = _split(X.values, None if y is None else y.values, test_fraction, seed)
+    if not quiet:
+        say(f"Fitting {name} to {len(pairs[0])} {'observations' if codes is None else 'pairs'}.")
     start = time.perf_counter()
     before = _state_before(checkpoint)
     with file_errors(observations, codes), _resumption_named(checkpoint):
-        made.fit(*training, **kept)
+        made.fit(*pairs, **kept)
     seconds = time.perf_counter() - start
     if "verbose" in made.get_params():
         made.set_params(verbose=0)  # the file is the same whoever watches
@@ -132,7 +132,7 @@ def fit(
         made.component_names_ = np.array(component_names, object)
     with writing(model):
         made.save(model)
-    n_fitted, n_test = len(training[0]), 0 if test is None else len(test[0])
+    n_fitted, n_test = len(pairs[0]), 0 if test is None else len(test[0])
     result = {
         "model": str(model),
         "estimator": name,

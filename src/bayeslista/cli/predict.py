@@ -10,7 +10,7 @@ import typer
 
 from bayeslista.cli._model_files import check_place, file_errors, load_model, read_observations, writing
 from bayeslista.cli._options import Choice, Header, Json, Level, Model, Quiet
-from bayeslista.cli._running import reported, shows_progress, tell
+from bayeslista.cli._running import reported, say, shows_progress, tell
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,6 +67,8 @@ def predict(
     files: list[dict[str, Any]] = []
     for file, target in zip(inputs, targets, strict=True):
         X = read_observations(file, header, made).values
+        if not (quiet or progress):
+            say(f"Predicting {len(X)} signals of {file}.")
         with file_errors(file, model=model), writing(target):
             names = _write(
                 made, X, target, forecast, tqdm(total=len(X), desc=file, unit="signal", disable=not progress)

@@ -29,16 +29,18 @@ from bayeslista.spike_slab.missing import by_pattern, completed
 from bayeslista.spike_slab.predictive_check import PredictiveCheck
 from bayeslista.spike_slab.prior_choice import MixtureBase, draw_codes, prior_name
 
+_SHOWN = 32  # signals that are sampled between two moves of the progress bar
 _A_MINUTE = 60.0  # of sampling, beyond which `predict` says how long layers would take
-# Seconds of mode="accurate" at K = 50 and D = 100, on one core: a fit, and a signal (results/limit_speed.md).
-_LAYERS_FIT, _LAYERS_SIGNAL = 30.0, 4e-4
+# Seconds of mode="accurate" at K = 50 and D = 100, on one core: a fit, and a signal (results/calibration.md).
+_LAYERS_FIT, _LAYERS_SIGNAL = 10.0, 4e-4
 
 
 @dataclass
 class _Call:
-    """One call of a prediction: its rows, how many answers failed their check, and whether its time was estimated."""
+    """One call of a prediction: its rows and progress bar, failed answers, and whether its time was estimated."""
 
     n_rows: int
+    bar: Any
     n_failed: int = 0
     estimated: bool = False
 
@@ -49,6 +51,13 @@ _CALL: ContextVar[_Call | None] = ContextVar("call", default=None)
 def _all_patterns(learner: SpikeSlabLearner, Y: np.ndarray) -> CheckedAnswers:
     """Answers of the priors of dependent codes, which take NaN."""
     return checked_answers(learner, learner.received(Y))
+
+
+def _advance(n_rows: int) -> None:
+    """Move the progress bar of the call."""
+    call = _CALL.get()
+    if call is not None:
+        call.bar.update(n_rows)
 
 
 class SpikeSlabEngines(DistributionalSparseCoder):
@@ -95,9 +104,11 @@ class SpikeSlabEngines(DistributionalSparseCoder):
                 answers_of = _all_patterns
             with self._precision():
                 rows = Y / self._learner.units.observation
-                answers = join_answers(
-                    [answers_of(self._learner, rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
-                )
+                parts = []
+                for i in range(0, len(rows), chunk):
+                    parts.append(answers_of(self._learner, rows[i : i + chunk]))
+                    _advance(len(parts[-1].failed))
+                answers = join_answers(parts)
         call = _CALL.get()
         if call is not None:
             call.n_failed += int(answers.failed.sum())
@@ -111,7 +122,11 @@ class SpikeSlabEngines(DistributionalSparseCoder):
 
     def _counted(self, n_rows: int, parts: Iterator[tuple[slice, Any]]) -> Iterator[tuple[slice, Any]]:
         """All batches, and with the last one a warning that counts the answers which failed their check."""
-        call = _Call(n_rows)
+        with progress_bar(n_rows, type(self).__name__, self.verbose, unit="signal") as bar:
+            yield from self._warned(_Call(n_rows, bar), parts)
+
+    def _warned(self, call: _Call, parts: Iterator[tuple[slice, Any]]) -> Iterator[tuple[slice, Any]]:
+        n_rows = call.n_rows
         while True:
             token = _CALL.set(call)
             try:
@@ -178,7 +193,13 @@ class SpikeSlabEngines(DistributionalSparseCoder):
             dist = dist if model.recalibration_ is None else model.recalibration_.apply(dist)
             return (*answers.check, answers.sampled, answers.failed, *dist._arrays())
 
-        _, found = BaseSparseCoder._by_batches(model, columns, X, None)
+        n_rows, batches = BaseSparseCoder._by_batches(model, columns, X, None)
+        with progress_bar(n_rows, type(self).__name__, model.verbose, unit="signal") as bar:
+            token = _CALL.set(_Call(n_rows, bar))
+            try:
+                found = list(batches)
+            finally:
+                _CALL.reset(token)
         parts = [np.concatenate(column) for column in zip(*(part for _, part in found), strict=True)]
         n_checks = len(PredictiveCheck._fields)
         checks, (sampled, failed), arrays = parts[:n_checks], parts[n_checks : n_checks + 2], parts[n_checks + 2 :]
@@ -292,20 +313,20 @@ class SpikeSlabEngines(DistributionalSparseCoder):
 
     def _exact(self, Y: Float[np.ndarray, "n K"], n_draws: int) -> ExactPosterior:
         """The exact posterior in the units of the learner; a warning counts signals whose chains do not agree."""
-        unit, chunk = self._learner.units.observation, self._rows_together()
+        # The cut changes no bit; with a progress bar it is finer.
+        unit, chunk = self._learner.units.observation, _SHOWN if self.verbose else self._rows_together()
         parts: list[ExactPosterior] = []
 
         def draw(learner: SpikeSlabLearner, rows: np.ndarray) -> ExactPosterior:
             found = learner.sample(rows, n_draws, self.n_jobs)
             return found._replace(draws=np.swapaxes(found.draws, 0, 1))  # one signal a row
 
-        with progress_bar(len(Y), type(self).__name__, self.verbose, unit="signal") as bar:
-            for i in range(0, len(Y), chunk):
-                rows = np.asarray(Y[i : i + chunk], np.float64) / unit
-                start = time.perf_counter()
-                parts.append(by_pattern(self._learner, rows, draw))
-                self._estimate_time((time.perf_counter() - start) / len(rows), Y.shape[1])
-                bar.update(len(rows))
+        for i in range(0, len(Y), chunk):
+            rows = np.asarray(Y[i : i + chunk], np.float64) / unit
+            start = time.perf_counter()
+            parts.append(by_pattern(self._learner, rows, draw))
+            self._estimate_time((time.perf_counter() - start) / len(rows), Y.shape[1])
+            _advance(len(rows))
         parts = [part._replace(draws=np.swapaxes(part.draws, 0, 1)) for part in parts]
         columns = [np.concatenate([part[i] for part in parts]) for i in range(3)]
         diagnostics = ExactDiagnostics(

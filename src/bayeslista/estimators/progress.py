@@ -82,6 +82,29 @@ def progress_bar(total: int, description: str, verbose: int, initial: int = 0, u
     return tqdm(total=total, initial=initial, desc=description, unit=unit, disable=verbose < 1, file=sys.stderr)
 
 
+@contextmanager
+def stages(description: str, verbose: int) -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows how many steps of a stage are done: a progress bar for each stage."""
+    bar: tqdm | None = None
+    shown = ""
+
+    def report(stage: str, n_done: int, n_steps: int) -> None:
+        nonlocal bar, shown
+        if verbose < 1:
+            return
+        if bar is None or stage != shown:
+            if bar is not None:
+                bar.close()
+            bar, shown = progress_bar(n_steps, f"{description}, {stage}", verbose, unit="step"), stage
+        bar.update(n_done - bar.n)
+
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.close()
+
+
 def advance(bar: tqdm, nmse: float) -> None:
     """Move a progress bar by one epoch and show its NMSE."""
     bar.set_postfix(nmse=f"{nmse:.4f}", refresh=False)

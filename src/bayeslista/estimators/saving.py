@@ -19,9 +19,10 @@ from bayeslista.numerics.soft_threshold_fast import Gaussian
 from bayeslista.spike_slab.correlated_prior import CorrelatedPrior
 from bayeslista.spike_slab.denoiser import SlabPrior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, Statistics
-from bayeslista.spike_slab.fitting import Assumed, Learned, SpikeSlabLearner
+from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.learned_model import Agreement, Assumed, Learned
 from bayeslista.spike_slab.model import LayerScalars, SpikeSlabProblem
-from bayeslista.spike_slab.network import AnswerMixture, HeadScalars, NetworkScalars
+from bayeslista.spike_slab.network import HeadScalars, NetworkScalars
 from bayeslista.spike_slab.prior_choice import CorrelatedBase, Head, MixtureBase
 from bayeslista.spike_slab.regression import RegressionDraws
 from bayeslista.spike_slab.scale_mixture_prior import ScaleMixture
@@ -53,7 +54,7 @@ RECORDS: dict[str, type] = {
     for kind in (
         *(AdfPosterior, Calibration, FilteringLearner, FreeWeights, Gamma, Gaussian, PosteriorParameters, PriorFactor),
         *(
-            AnswerMixture,
+            Agreement,
             Assumed,
             CorrelatedBase,
             CorrelatedPrior,

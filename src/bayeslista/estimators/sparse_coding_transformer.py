@@ -87,7 +87,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     >>> from bayeslista.datasets import make_sparse_codes
     >>> data = make_sparse_codes(n_train=200, n_test=5, n_observed=15, n_components=20, random_state=0)
     >>> atoms = data.design_matrix.T
-    >>> network = SpikeSlabNet(mode="fast", calibration_steps=0)
+    >>> network = SpikeSlabNet(mode="fast", training="none")
     >>> coder = SparseCodingTransformer(atoms, estimator=network, random_state=0).fit(data.Y_train)
     >>> codes, std = coder.transform(data.Y_test), coder.transform_std(data.Y_test)
     >>> codes.shape, std.shape, coder.inverse_transform(codes).shape
@@ -310,7 +310,7 @@ class SparseCodingTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
 
     def _learned_prior(self, observations: NDArray[Any], dictionary: _Dictionary, seed: int) -> CodePrior:
         """The prior of codes and noise learned from observations, except for what is given."""
-        network = SpikeSlabNet(mode="fast", calibration_steps=0, design_matrix=dictionary.T, random_state=seed)
+        network = SpikeSlabNet(mode="fast", training="none", design_matrix=dictionary.T, random_state=seed)
         return _prior_of(network.set_params(**self._given_prior()).fit(observations))
 
     def _checked_dictionary(self, observations: NDArray[Any] | None = None) -> _Dictionary:

@@ -8,13 +8,13 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 LARGEST_BLOCK = 1024
-_SMALLEST_BLOCK = 8
+SMALLEST_BLOCK = 8
 _BATCH_NUMBERS = 2**20  # in the observations and codes of a batch, unless its size is given
 _CHUNK_NUMBERS = 2**22
 
 
 def in_blocks(
-    function: Callable[..., Any], rows: Any, largest: int = LARGEST_BLOCK, smallest: int = _SMALLEST_BLOCK
+    function: Callable[..., Any], rows: Any, largest: int = LARGEST_BLOCK, smallest: int = SMALLEST_BLOCK
 ) -> Any:
     """Apply a row-wise function to blocks of rows, padded with zeros to a power of two in [smallest, largest]."""
     n_rows = len(jax.tree.leaves(rows)[0])

@@ -16,23 +16,29 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float
 from scipy.optimize import minimize
 
 from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.spike_slab.config import BUDGET, ESTIMATION, NUMERICS
-from bayeslista.spike_slab.denoiser import Denoised, blend
+from bayeslista.spike_slab.denoiser import Denoised
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem
-from bayeslista.spike_slab.network import AnswerMixture, HeadScalars, NetworkScalars, answer, run_layers
+from bayeslista.spike_slab.network import HeadScalars, NetworkScalars, answer, run_layers
 
 _HALF_LOG_TWO_PI = 0.9189385332046727
 
+Report = Callable[[str, int, int], None]  # a stage, and how many of its steps are done
+
+
+def silent(stage: str, n_done: int, n_steps: int) -> None:
+    """Report to nobody."""
+
 
 class TrainingInfo(NamedTuple):
-    """What training did: the objective of every batch, and how many batches had no usable gradient."""
+    """The objective of a batch, and whether its gradient was usable."""
 
-    objective: Float[Array, " steps"]
-    skipped: Int[Array, ""]
+    objective: Float[Array, ""]
+    usable: Bool[Array, ""]
 
 
 def log_score(
@@ -60,7 +66,7 @@ def objective(
     return loss_of_posterior(problem, posterior, codes)
 
 
-@jax.jit
+@fast_compiled
 def loss_of_posterior(
     problem: SpikeSlabProblem, posterior: Denoised, codes: Float[Array, "n D"], error_penalty: float = 1.0
 ) -> Float[Array, ""]:
@@ -83,22 +89,6 @@ def _mean(posterior: Denoised) -> Array:
     return jax.nn.sigmoid(posterior.log_odds) * posterior.slab_mean
 
 
-@jax.jit
-@jax.value_and_grad
-def _head_loss(flat: Array, problem: SpikeSlabProblem, observations: Array, codes: Array, state: NetworkState) -> Array:
-    return _calibrated_loss(problem, answer(problem, observations, state, _head(flat)), codes)
-
-
-@jax.jit
-@jax.value_and_grad
-def _mixture_loss(
-    flat: Array, problem: SpikeSlabProblem, observations: Array, codes: Array, state: NetworkState, before: NetworkState
-) -> Array:
-    first = answer(problem, observations, state, _head(flat[:16]))
-    second = answer(problem, observations, before, _head(flat[16:32]))
-    return _calibrated_loss(problem, blend(first, second, flat[32]), codes)
-
-
 def _calibrated_loss(problem: SpikeSlabProblem, posterior: Denoised, codes: Array) -> Array:
     """Loss with a higher price on errors, and prices on what is not calibrated.
 
@@ -118,93 +108,94 @@ def _head(flat: Any) -> HeadScalars:
     return HeadScalars(flat[:4], flat[4:8], flat[8:12], flat[12:])
 
 
+@fast_compiled
+def _head_loss(
+    flat: Any, problem: SpikeSlabProblem, observations: Array, codes: Array, state: NetworkState
+) -> tuple[Array, Array]:
+    """Calibrated loss, and its derivative by the scalars of the head."""
+    return jax.value_and_grad(
+        lambda flat: _calibrated_loss(problem, answer(problem, observations, state, _head(flat)), codes)
+    )(flat)
+
+
 def fit_head(
     problem: SpikeSlabProblem,
-    observations: Float[np.ndarray, "n K"],
-    codes: Float[np.ndarray, "n D"],
+    observations: Any,
+    codes: Any,
     state: NetworkState,
     start: HeadScalars,
+    report: Report = silent,
 ) -> HeadScalars:
-    """The head that suits simulated pairs best, for layers as they are."""
+    """The head that suits simulated pairs best, not far from the start, for layers as they are."""
     begin = np.concatenate([np.ravel(part) for part in start]).astype(np.float64)
-    found = _descend(lambda flat: _head_loss(flat, problem, observations, codes, state), begin, codes.dtype)
-    return start if found is None else _head(found)
-
-
-def fit_mixture(
-    problem: SpikeSlabProblem,
-    observations: Float[np.ndarray, "n K"],
-    codes: Float[np.ndarray, "n D"],
-    state: NetworkState,
-    before: NetworkState,
-    start: HeadScalars,
-) -> tuple[HeadScalars, AnswerMixture | None]:
-    """A mixture, its share, and the head that suits both."""
-    alone = np.concatenate([np.ravel(part) for part in start]).astype(np.float64)
-    begin = np.concatenate([alone, np.zeros(len(alone)), [ESTIMATION.first_mixture_log_odds]])
-    pairs = problem, observations, codes, state
-    found = _descend(lambda flat: _mixture_loss(flat, *pairs, before), begin, codes.dtype)
-    if found is None or not _mixture_loss(found, *pairs, before)[0] < _head_loss(alone.astype(codes.dtype), *pairs)[0]:
-        return start, None
-    return _head(found[:16]), AnswerMixture(_head(found[16:32]), found[32])
-
-
-def _descend(
-    value_and_gradient: Callable[[np.ndarray], tuple[Array, Array]], begin: np.ndarray, dtype: np.dtype
-) -> np.ndarray | None:
-    """Where a loss is least, not far from the start; None if that is nowhere better."""
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(flat.astype(dtype))
+        value, gradient = _head_loss(flat.astype(codes.dtype), problem, observations, codes, state)
         away = flat - begin
-        return float(value) + ESTIMATION.ridge * float(away @ away), np.asarray(
-            gradient, np.float64
-        ) + 2 * ESTIMATION.ridge * away
+        ridge = ESTIMATION.ridge
+        return float(value) + ridge * float(away @ away), np.asarray(gradient, np.float64) + 2 * ridge * away
 
+    steps = iter(range(1, BUDGET.head_steps))
     bounds = list(zip(begin - ESTIMATION.head_reach, begin + ESTIMATION.head_reach, strict=True))
-    best = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": BUDGET.head_steps})
-    return best.x.astype(dtype) if best.fun < loss(begin)[0] else None
+    options = {"maxiter": BUDGET.head_steps}
+    best = minimize(
+        loss, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options,
+        callback=lambda _: report("head", next(steps, BUDGET.head_steps), BUDGET.head_steps),
+    )  # fmt: skip
+    report("head", BUDGET.head_steps, BUDGET.head_steps)
+    return _head(best.x.astype(codes.dtype)) if best.fun < loss(begin)[0] else start
+
+
+class TrainingState(NamedTuple):
+    """Between two steps of Adam: by how much scalars were changed, and its moments."""
+
+    change: NetworkScalars
+    moments: Any
+
+
+def init_training(scalars: NetworkScalars) -> TrainingState:
+    """No change so far: one number for each scalar of a layer of either kind, and the head."""
+    import optax  # when a fit starts: prediction does not need it
+
+    vector, propagation = (jax.tree.map(lambda part: np.zeros((), part.dtype), kind) for kind in scalars[:2])
+    change = NetworkScalars(vector, propagation, propagation, jax.tree.map(np.zeros_like, scalars.head))
+    return TrainingState(change, optax.scale_by_adam().init(change))
+
+
+def changed(scalars: NetworkScalars, state: TrainingState) -> NetworkScalars:
+    """Scalars after training; refinement layers change as those of their kind do."""
+    change = state.change._replace(refinement_layers=state.change.ep_layers)
+    return jax.tree.map(lambda old, by: old + by, scalars, change)
 
 
 @fast_compiled
-def train_scalars(
+def training_step(
+    state: TrainingState,
     scalars: NetworkScalars,
     problem: SpikeSlabProblem,
-    observations: Float[Array, "steps n K"],
-    codes: Float[Array, "steps n D"],
-    rates: Float[Array, " steps"],
-) -> tuple[NetworkScalars, TrainingInfo]:
-    """One step of Adam for every batch; the layers of the last kind move together, and the head.
+    observations: Float[Array, "n K"],
+    codes: Float[Array, "n D"],
+    rate: Float[Array, ""] | np.floating,
+) -> tuple[TrainingState, TrainingInfo]:
+    """One step of Adam; the layers of the last kind change together, and the head.
 
-    Together they take fewer pairs than each by itself. Refinement layers move as those of their kind do.
+    Together they take fewer pairs than each by itself.
     """
-    import optax  # when a fit starts: prediction does not need it
+    import optax
 
-    adam = optax.scale_by_adam()
+    def loss(change: NetworkScalars) -> Array:
+        return objective(changed(scalars, state._replace(change=change)), problem, observations, codes)
 
-    def shifted(by: NetworkScalars) -> NetworkScalars:
-        return jax.tree.map(jnp.add, scalars, by._replace(refinement_layers=by.ep_layers))
-
-    def descend(
-        carry: tuple[NetworkScalars, Any], batch: tuple[Array, Array, Array]
-    ) -> tuple[tuple[NetworkScalars, Any], tuple[Array, Array]]:
-        before, moments = carry
-        Y, B, rate = batch
-        value, gradient = jax.value_and_grad(lambda by: objective(shifted(by), problem, Y, B))(before)
-        square = sum(jnp.sum(part * part) for part in jax.tree.leaves(gradient))
-        usable = jnp.isfinite(square) & jnp.isfinite(value)
-        norm = jnp.sqrt(square)
-        small = norm < NUMERICS.largest_gradient
-        bounded = jax.tree.map(lambda g: jax.lax.select(small, g, g / norm * NUMERICS.largest_gradient), gradient)
-        towards, after_moments = adam.update(bounded, moments)
-        after = jax.tree.map(lambda old, change: old - rate * change, before, towards)
-        kept = jax.tree.map(partial(jnp.where, usable), (after, after_moments), carry)
-        return kept, (jnp.where(usable, value, 0.0), usable)
-
-    vector, propagation = (jax.tree.map(lambda part: jnp.zeros((), part.dtype), kind) for kind in scalars[:2])
-    begin = NetworkScalars(vector, propagation, propagation, jax.tree.map(jnp.zeros_like, scalars.head))
-    (by, _), (values, usable) = jax.lax.scan(descend, (begin, adam.init(begin)), (observations, codes, rates))
-    return shifted(by), TrainingInfo(values, jnp.sum(~usable))
+    value, gradient = jax.value_and_grad(loss)(state.change)
+    square = sum(jnp.sum(part * part) for part in jax.tree.leaves(gradient))
+    usable = jnp.isfinite(square) & jnp.isfinite(value)
+    norm = jnp.sqrt(square)
+    small = norm < NUMERICS.largest_gradient
+    bounded = jax.tree.map(lambda g: jax.lax.select(small, g, g / norm * NUMERICS.largest_gradient), gradient)
+    towards, moments = optax.scale_by_adam().update(bounded, state.moments)
+    change = jax.tree.map(lambda old, by: old - rate * by, state.change, towards)
+    kept = jax.tree.map(partial(jnp.where, usable), TrainingState(change, moments), state)
+    return kept, TrainingInfo(jnp.where(usable, value, 0.0), usable)
 
 
 def cosine_rates(n_steps: int, largest: float, dtype: np.typing.DTypeLike = np.float64) -> Float[np.ndarray, " steps"]:

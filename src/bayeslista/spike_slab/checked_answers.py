@@ -57,13 +57,13 @@ def checked_answers(learner: SpikeSlabLearner, Y: NDArray[Any], n_jobs: int | No
             worst[np.lexsort((-check.chi_square[worst], check.tail_probability[worst]))][: CHECKS.most_sampled]
         )
         found = learner.sample(Y[worst] / size[worst], n_jobs=n_jobs, budget=Budget(most_moves=CHECKS.most_moves))
-        parts[0][worst] = found.prob_active
-        parts[1][worst] = found.slab_mean * size[worst]
-        parts[2][worst] = found.slab_var * size[worst] ** 2
-        anew = check_moments(learner, Y[worst], parts[0][worst], parts[1][worst], parts[2][worst], size[worst])
-        for old, new in zip(check, anew, strict=True):
-            old[worst] = new
-        sampled[worst] = True
+        sampled_parts = found.prob_active, found.slab_mean * size[worst], found.slab_var * size[worst] ** 2
+        anew = check_moments(learner, Y[worst], *sampled_parts, size[worst])
+        # Chains that differ and explain no more are further from the posterior than the layers are.
+        better = found.diagnostics.converged | ~anew.failed(most_energy(learner))
+        for old, new in zip((*parts, *check), (*sampled_parts, *anew), strict=True):
+            old[worst[better]] = new[better]
+        sampled[worst[better]] = True
         failed = check.failed(most_energy(learner))
     if failed.any():
         wider = widen(

@@ -39,10 +39,11 @@ class LayerBudget:
     batch: int = 64
     least_batch: int = 8
     least_steps: int = 10
-    learning_rate: float = 0.02
+    training_steps: int = 40
+    learning_rate: float = 0.03
     training_work: float = 1e11  # products of numbers; with those of the head about a minute
     head_work: float = 2e11
-    head_pairs: tuple[int, int] = (128, 3072)
+    head_pairs: tuple[int, int] = (128, 1024)
     head_steps: int = 40  # of L-BFGS
     exact_chunk: int = 256  # signals that are sampled together in exact mode
 
@@ -67,7 +68,11 @@ class Estimation:
     smoothing: float = 1e-4  # of the absolute value of the miscalibration
     ridge: float = 1e-3  # on the distance of a head from its start
     head_reach: float = 1.5  # largest distance of a head's scalar from its start
-    first_mixture_log_odds: float = -2.2  # of the share of the VAMP answer: a tenth
+    agreement_pairs: int = 512  # simulated, to compare starts, and answers to their codes
+    most_failed_at_last: float = 0.1  # ... and beyond which fit warns; half as much is widened well
+    most_left_to_sampler: float = 0.125  # the same in accurate mode: 256 of 2,048 signals
+    variance_ratios: tuple[float, float] = (0.5, 2.0)  # predicted variance over squared error, outside which fit warns
+    most_failed: float = 0.02  # of simulated signals, beyond which layers are trained, or are others
     error_penalty: float = 20.0  # of the relative error in units of the log score, once layers are learned
 
 

@@ -122,17 +122,3 @@ def _slab_given(r: Array, t: Array, prior: SlabPrior) -> tuple[Array, Array, Arr
 def with_spike(prob_active: Array, slab_mean: Array, slab_var: Array) -> tuple[Array, Array]:
     """Mean and variance of a slab with its spike."""
     return prob_active * slab_mean, prob_active * (slab_var + (1 - prob_active) * slab_mean**2)
-
-
-@jax.jit
-def blend(first: Denoised, second: Denoised, log_odds: Float[Array, ""]) -> Denoised:
-    """The spike and slab with the moments of a mixture of two."""
-    log_shares = jax.nn.log_sigmoid(-log_odds), jax.nn.log_sigmoid(log_odds)
-    active = [share + jax.nn.log_sigmoid(one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)]
-    inactive = [
-        share + jax.nn.log_sigmoid(-one.log_odds) for share, one in zip(log_shares, (first, second), strict=True)
-    ]
-    weight = jax.nn.sigmoid(active[1] - active[0])
-    apart = second.slab_mean - first.slab_mean
-    slab_var = (1 - weight) * first.slab_var + weight * second.slab_var + weight * (1 - weight) * apart**2
-    return Denoised(jnp.logaddexp(*active) - jnp.logaddexp(*inactive), first.slab_mean + weight * apart, slab_var)

@@ -17,7 +17,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from bayeslista.spike_slab.sensor_noise import Whitening
+from bayeslista.spike_slab.sensor_noise import (
+    Whitening,
+    diagonal_whitening,
+    sensor_variances,
+    worth_whitening,
+)
 
 __all__ = [
     "ENOUGH_FOR_A_MIXTURE",
@@ -27,6 +32,7 @@ __all__ = [
     "add_statistics",
     "fit_slab",
     "gather_statistics",
+    "learned_whitening",
     "matrix_posterior",
     "mean_prob_active",
     "noise_given_matrix",
@@ -169,6 +175,20 @@ def noise_given_matrix(sums: Statistics, design_matrix: Float[np.ndarray, "K D"]
     X, total = np.asarray(design_matrix, np.float64), float(np.trace(sums.observed_gram))
     left = total - 2 * float(np.sum(X * sums.cross)) + float(np.sum((X @ sums.code_gram) * X))
     return max(left, _RESIDUAL_FLOOR * total) / max(float(sums.n_pairs) * len(X), 1.0)
+
+
+def learned_whitening(sums: Statistics, design_matrix: Float[np.ndarray, "K D"] | None) -> Whitening | None:
+    """By the residuals of the sensors, where the evidence for different noise is strong."""
+    X, freedom = design_matrix, float(sums.n_pairs)
+    if X is None:
+        X, covariance, _ = matrix_posterior(sums)
+        freedom -= float(np.sum(covariance * sums.code_gram))
+    squares = np.diag(sums.observed_gram) - 2 * np.sum(X * sums.cross, axis=1)
+    squares = np.maximum(squares + np.sum((X @ sums.code_gram) * X, axis=1), 0.0)
+    if not worth_whitening(float(np.mean(squares)), float(np.mean(np.diag(sums.observed_gram)))):
+        return None
+    found = sensor_variances(squares, freedom)
+    return None if found is None else diagonal_whitening(np.sqrt(found / np.mean(found)))
 
 
 def mean_prob_active(sums: Statistics) -> float:

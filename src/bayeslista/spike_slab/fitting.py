@@ -1,9 +1,7 @@
 """What SpikeSlabNet learns and how it predicts, in units of its own."""
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from bayeslista.numerics.batching import in_blocks
+from bayeslista.numerics.batching import SMALLEST_BLOCK, in_blocks
 from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.numerics.epochs import Output, Units
 from bayeslista.spike_slab.calibration import (
+    Report,
+    changed,
     cosine_rates,
     fit_head,
-    fit_mixture,
+    init_training,
     loss_of_posterior,
-    train_scalars,
+    silent,
+    training_step,
 )
 from bayeslista.spike_slab.config import BUDGET, ESTIMATION
 from bayeslista.spike_slab.denoiser import Denoised, slab_prior
@@ -29,6 +30,7 @@ from bayeslista.spike_slab.empirical_bayes import (
     add_statistics,
     fit_slab,
     gather_statistics,
+    learned_whitening,
     matrix_posterior,
     mean_prob_active,
     noise_given_matrix,
@@ -39,52 +41,32 @@ from bayeslista.spike_slab.empirical_bayes import (
 from bayeslista.spike_slab.exact import Budget, ExactPosterior, sample_posterior, slab_odds
 from bayeslista.spike_slab.hyperparameters import given_slab, single_slab
 from bayeslista.spike_slab.imputation import impute
+from bayeslista.spike_slab.learned_model import Agreement, Assumed, Learned
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem, make_problem
 from bayeslista.spike_slab.network import (
+    STARTS,
     NetworkScalars,
+    answer,
     default_scalars,
     early_layers,
     last_layers,
-    mixed_answer,
     posterior_variance_ratio,
     refinement_layers,
     run_network,
-    vamp_state,
 )
-from bayeslista.spike_slab.prior_choice import CorrelatedBase, MixtureBase, World, answer, choose_prior
+from bayeslista.spike_slab.predictive_check import check_answers, largest_energy
+from bayeslista.spike_slab.prior_choice import CorrelatedBase, MixtureBase, World, choose_prior, dependent_answer
 from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
-from bayeslista.spike_slab.sensor_noise import (
-    Whitening,
-    diagonal_whitening,
-    sensor_variances,
-    whitening_of,
-    worth_whitening,
-)
+from bayeslista.spike_slab.sensor_noise import Whitening, diagonal_whitening
 
 
-class Assumed(NamedTuple):
-    """What the user gave, in the units of the learner; None is to be learned.
+class _Trial(NamedTuple):
+    """Scalars, and what they make of simulated pairs."""
 
-    In exact mode the probability may be one a coefficient, the noise one a sensor, and the slab, with its weights, of
-    shape (C,) or (C, D).
-    """
-
-    design_matrix: Any
-    prob_active: Any
-    noise_var: Any
-    slab_var: Any
-    slab_weight: Any = None
-
-
-class Learned(NamedTuple):
-    """The model of the data: matrix, noise, sparsity and slab."""
-
-    design_matrix: NDArray[Any]
-    design_covariance: NDArray[Any] | None
-    noise_var: Any  # a number, or in exact mode one a sensor
-    prob_active: Any  # a number, or in exact mode one a coefficient
-    slab: SlabMixture
-    drawn: SlabMixture  # what codes are simulated from
+    scalars: NetworkScalars
+    state: NetworkState
+    posterior: Denoised
+    loss: float
 
 
 @dataclass
@@ -108,10 +90,14 @@ class SpikeSlabLearner:
     largest_variance_ratio: float = np.inf
     losses: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
     skipped: int = 0
+    n_simulated: int = 0  # pairs that taught the head
+    refined_share: float = BUDGET.refined_share  # all signals where layers fail untrained
+    vamp_suits: bool = True  # so that fast mode has VAMP layers alone
+    agreement: Agreement | None = None
     seed: int = 0  # of the chains
 
     def __post_init__(self) -> None:
-        self.scalars = self._default_scalars()
+        self.scalars = self._default_scalars("independent")
 
     def update(self, Y: NDArray[Any], B: NDArray[Any]) -> None:
         """Add pairs to the sums; every fifth pair of the stream is of the same fold."""
@@ -129,14 +115,14 @@ class SpikeSlabLearner:
         """Everything but the scalars of the layers, from the sums."""
         sums = add_statistics(*self.folds)
         if self.assumed.noise_var is None:
-            self.whitening = self._learned_whitening(sums)
+            self.whitening = learned_whitening(sums, self.assumed.design_matrix)
         self.learned = self._model(whitened_statistics(sums, self.whitening))
-        if self.mode != "exact":
-            self._prepare()
-            self._learn_variance_ratio()
         self._choose_prior()
+        if self.mode != "exact" and self.base is None:
+            self.prepare()
+            self._choose_layers()
 
-    def learn_from_observations(self, Y: NDArray[Any], random: np.random.Generator) -> None:
+    def learn_from_observations(self, Y: NDArray[Any], random: np.random.Generator, report: Report = silent) -> None:
         """Sparsity, slab and noise by draws of them, along with the codes."""
         from bayeslista.spike_slab.hyperparameter_draws import (
             draw_hyperparameters,  # numba takes half a second to import
@@ -149,7 +135,7 @@ class SpikeSlabLearner:
                 "noise_std, or rows of X without NaN."
             )
         Y = self.received(Y)
-        found = draw_hyperparameters(X, Y, self.assumed[1:4], random)
+        found = draw_hyperparameters(X, Y, self.assumed[1:4], random, report=report)
         slab = found.slab
         if found.sensor_std is not None:
             self.whitening = diagonal_whitening(found.sensor_std)
@@ -158,7 +144,7 @@ class SpikeSlabLearner:
             self.learned = Learned(X, None, found.noise_var, found.prob_active, slab, slab)
             return
         self._assume(X, found.prob_active, found.noise_var, slab)
-        self._learn_variance_ratio()
+        self._choose_layers()
 
     def assume(self) -> None:
         """Take all from the user: nothing is learned."""
@@ -170,51 +156,82 @@ class SpikeSlabLearner:
             return
         prob_active, noise_var, slab_var = (float(part) for part in self.assumed[1:4] if part is not None)
         self._assume(self._given_matrix(), prob_active, noise_var, single_slab(slab_var))
-        self._learn_variance_ratio()
+        self._choose_layers()
 
-    def calibrate(self, n_steps: int, random: np.random.Generator) -> None:
-        """Learn the scalars of the layers from simulated pairs, and keep them if fresh ones agree."""
-        if self.mode == "exact":
+    def calibrate(self, training: str | int, random: np.random.Generator, report: Report = silent) -> None:
+        """Train the scalars of the layers on simulated pairs, and their head; then compare answers to fresh codes."""
+        if self.mode == "exact" or self.base is not None:
             return
-        n_steps, batch, n_head = self._affordable(n_steps)
-        if self.base is not None or n_steps == 0:
-            return
-        problem, plain = self.problem, self._default_scalars(tempered=False)
-        tempered = self.scalars._replace(mixture=None)
+        n_steps, batch, n_pairs = self._affordable(training)
+        report("simulation", 0, 1)
+        if training != "none":
+            Y, B = self._pairs(n_pairs, random)
+            first = self._try(self.scalars, Y, B)
+            report("simulation", 1, 1)
+            if self._fails(Y, first.posterior):
+                self.refined_share = 1.0
+                first = self._try(self.scalars, Y, B)
+            elif training == "auto":
+                n_steps = 0
+            tried = [first, self._try(self._train(n_steps, batch, random, report), Y, B)] if n_steps else [first]
+            best = tried[-1] if tried[-1].loss < first.loss else first  # never where it is NaN
+            problem, Y, B, state, head = self._trained(self.problem, Y, B, best.state, best.scalars.head)
+            head = fit_head(problem, Y, B, state, head, report)
+            self.scalars, self.n_simulated = best.scalars._replace(head=_cast(head, self.dtype)), n_pairs
+            self._learn_variance_ratio()
+        self.agreement = self._agreement(*self._pairs(ESTIMATION.agreement_pairs, random))
 
-        def pairs(n: int) -> tuple[Any, Any]:
-            Y, B = self._simulate(n, random)
-            return self._reduce(Y), B.astype(self.dtype)
+    def _train(self, n_steps: int, batch: int, random: np.random.Generator, report: Report) -> NetworkScalars:
+        """Scalars after so many steps of Adam, each on simulated pairs of its own."""
+        problem, scalars = self._trained(self.problem, self.scalars)
+        state, infos = init_training(scalars), []
+        for i, rate in enumerate(cosine_rates(n_steps, BUDGET.learning_rate, problem.noise_var.dtype)):
+            report("training", i, n_steps)
+            Y, B = self._trained(*self._pairs(batch, random))
+            state, info = training_step(state, scalars, problem, Y, B, rate)
+            infos.append(info)
+        report("training", n_steps, n_steps)
+        self.losses = np.array([info.objective for info in infos])
+        self.skipped = n_steps - int(sum(info.usable for info in infos))
+        return _cast(changed(scalars, state), self.dtype)
 
-        validation_pairs = pairs(4 * batch)
+    def _trained(self, *trees: Any) -> Any:
+        """In single precision where the problem allows: its scalars would not suit layers that cannot do with it."""
+        dtype = self.dtype if self.problem.float32_copy is None else np.dtype(np.float32)
+        plain = (part._replace(float32_copy=None) if part is self.problem else part for part in trees)
+        return _cast(tuple(plain), dtype)
 
-        def loss(scalars: NetworkScalars, error_penalty: float) -> float:
-            posterior = mixed_answer(problem, validation_pairs[0], self._layers(validation_pairs[0], scalars), scalars)
-            return float(loss_of_posterior(problem, posterior, validation_pairs[1], error_penalty))
+    def _try(self, scalars: NetworkScalars, Y: Any, B: Any) -> _Trial:
+        """What scalars make of simulated pairs."""
+        state = self._layers(Y, scalars)
+        posterior = answer(self.problem, Y, state, scalars.head)
+        return _Trial(scalars, state, posterior, float(loss_of_posterior(self.problem, posterior, B)))
 
-        start = min(tempered, plain, key=partial(loss, error_penalty=1.0))
-        batches = [part.reshape(n_steps, batch, -1) for part in pairs(n_steps * batch)]
-        # Scalars learned in single precision would not suit layers that cannot do with it.
-        dtype = self.dtype if problem.float32_copy is None else np.dtype(np.float32)
-        alone = _cast(problem._replace(float32_copy=None), dtype)
-        observed, wanted = _cast(batches, dtype)
-        rates: Any = cosine_rates(n_steps, BUDGET.learning_rate, dtype)
-        trained, info = train_scalars(_cast(start, dtype), alone, observed, wanted, rates)
-        self.losses, self.skipped = np.asarray(info.objective), int(info.skipped)
-        Y, B = pairs(n_head)
-        candidates = []
-        for scalars in (start, _cast(trained, self.dtype)):
-            state = self._layers(Y, scalars)
-            head = fit_head(alone, *_cast((Y, B, state, scalars.head), dtype))
-            candidates.append((scalars._replace(head=_cast(head, self.dtype)), state))
-        errors = [loss(scalars, ESTIMATION.error_penalty) for scalars, _ in candidates]
-        self.scalars, state = candidates[errors[1] < errors[0]]  # never where it is NaN
-        if self.n_ep_layers and len(self.scalars.vamp_layers.offset):
-            before = in_blocks(lambda rows: _before(problem, rows, self.scalars), Y, self._block())
-            found = fit_mixture(alone, *_cast((Y, B, state, before, self.scalars.head), dtype))
-            head, mixture = _cast(found, self.dtype)
-            self.scalars = self.scalars._replace(head=head, mixture=mixture)
-        self._learn_variance_ratio()
+    def _pairs(self, n: int, random: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Simulated pairs as the layers take them."""
+        Y, B = self._simulate(n, random)
+        return self._reduce(Y), B.astype(self.dtype)
+
+    def _fails(self, Y: NDArray[Any], posterior: Denoised) -> bool:
+        """Whether answers to simulated signals fail their check so often that layers have to be trained, or others."""
+        return float(np.mean(self._check(Y, posterior)[2])) > ESTIMATION.most_failed
+
+    def _agreement(self, Y: NDArray[Any], B: NDArray[Any]) -> Agreement:
+        mean, var, failed = self._check(Y, self._run(Y))
+        finite = np.isfinite(mean).all(axis=1) & np.isfinite(var).all(axis=1)
+        return Agreement(float(np.mean(var[finite]) / np.mean((mean - B)[finite] ** 2)), float(np.mean(failed)))
+
+    def _check(self, Y: NDArray[Any], posterior: Denoised) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+        """Means and variances of simulated signals, and which fail the check against their own observations."""
+        chance = expit(np.asarray(posterior.log_odds, np.float64))
+        slab_mean, slab_var = (np.asarray(part, np.float64) for part in posterior[1:])
+        X: Any = self.problem.design_matrix
+        _, covariance, noise_var, prob_active, slab, _ = self.learned
+        power = prob_active * (slab.weight @ (slab.var + slab.mean**2))
+        with np.errstate(over="ignore", invalid="ignore"):  # squares of layers that diverged are infinite
+            mean, var = chance * slab_mean, chance * (slab_var + (1 - chance) * slab_mean**2)
+            check = check_answers(Y, mean, var, X, noise_var, power, covariance)
+            return mean, var, check.failed(largest_energy(prob_active, slab, X.shape[1])) | check.overflowed()
 
     def received(self, Y: NDArray[Any]) -> NDArray[Any]:
         """Observations after whitening, as all methods that predict take them."""
@@ -228,28 +245,6 @@ class SpikeSlabLearner:
     def unwhitened(self, Y: NDArray[Any]) -> NDArray[Any]:
         """Observations before whitening."""
         return Y if self.whitening is None else Y @ self.whitening.inverse.T
-
-    def restricted(self, seen: NDArray[np.bool_]) -> "SpikeSlabLearner":
-        """The same model for signals of which only some sensors have a value; the others are to be zero."""
-        part, learned = copy(self), self.learned
-        matrix, whitening = learned.design_matrix, self.whitening
-        if whitening is None or not self.mixes_sensors:
-            matrix = matrix * seen[:, None]
-        else:
-            rows = np.flatnonzero(seen)
-            raw = (whitening.inverse @ matrix)[rows]
-            inverse = whitening.inverse[rows]
-            found, unit = whitening_of(inverse @ inverse.T, raw) if len(rows) else (None, 1.0)
-            own = np.eye(len(rows)) if found is None else found.transform
-            transform = np.zeros((len(seen), len(seen)))
-            transform[: len(own), rows] = own / np.sqrt(unit)
-            matrix, part.whitening = transform[:, rows] @ raw, Whitening(transform, np.linalg.pinv(transform))
-        part.learned = learned._replace(design_matrix=matrix)
-        if self.base is not None:
-            part.base = self.base._replace(design_matrix=matrix)
-        elif self.mode != "exact":
-            part._prepare()
-        return part
 
     def sample(
         self, Y: NDArray[Any], n_draws: int = 0, n_jobs: int | None = None, budget: Budget | None = None
@@ -282,7 +277,7 @@ class SpikeSlabLearner:
         if self.base is None:
             raise ValueError("The prior is independent: layers or the sampler answer.")
         seen = ~np.isnan(Y)
-        posterior, parts = answer(self.base, np.where(seen, Y, 0.0), seen)
+        posterior, parts = dependent_answer(self.base, np.where(seen, Y, 0.0), seen)
         limits = np.finfo(self.dtype)
         chance = np.clip(expit(posterior.log_odds), limits.tiny, 1 - limits.eps)
         return Output(chance, np.asarray(posterior.slab_mean), np.asarray(posterior.slab_var)), parts
@@ -294,7 +289,7 @@ class SpikeSlabLearner:
     @property
     def chunk(self) -> int:
         """How many signals are answered together."""
-        if self.mode == "exact":
+        if self.mode == "exact" or self.base is not None:
             return BUDGET.exact_chunk
         return BUDGET.chunk_blocks * self._block()
 
@@ -325,9 +320,9 @@ class SpikeSlabLearner:
 
     def _assume(self, design_matrix: NDArray[Any], prob_active: float, noise_var: float, slab: SlabMixture) -> None:
         self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, slab, slab)
-        self._prepare()
+        self.prepare()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """What prediction needs of the model: the problem of the layers, and how large signals usually are."""
         X, design_covariance, noise_var, prob_active, slab, _ = self.learned
         prior = slab_prior(prob_active, slab.mean, slab.var, slab.weight, n_components=X.shape[1], dtype=self.dtype)
@@ -346,6 +341,18 @@ class SpikeSlabLearner:
         usual = self._energy(self._simulate(ESTIMATION.usual_signals, random)[0])
         self.usual_energy = max(float(np.quantile(usual, ESTIMATION.usual_quantile)), 1.0)
 
+    def _choose_layers(self) -> None:
+        """The scalars to begin with, by simulated pairs; EP layers in fast mode, too, where VAMP layers fail."""
+        if not self.n_simulated:
+            Y, B = self._pairs(ESTIMATION.agreement_pairs, np.random.default_rng(0))
+            self.vamp_suits, self.scalars = True, self._default_scalars("plain")
+            if self.mode == "fast":
+                self.vamp_suits = not self._fails(Y, self._run(Y))
+            if self.mode != "fast" or not self.vamp_suits:
+                trials = [self._try(self._default_scalars(start), Y, B) for start in STARTS]
+                self.scalars = min(trials, key=lambda trial: trial.loss).scalars
+        self._learn_variance_ratio()
+
     def _energy(self, Y: NDArray[Any]) -> NDArray[Any]:
         """Mean square of signals in units of what the model expects of them."""
         along = Y @ self._directions
@@ -359,16 +366,10 @@ class SpikeSlabLearner:
     def _reduce(self, Y: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(Y if self.rotation is None else Y @ self.rotation, self.dtype)
 
-    def _default_scalars(self, tempered: bool = True) -> NetworkScalars:
-        n_ep = min(BUDGET.ep_layers, self.n_layers) if self.mode != "fast" else 0
-        n_refinement = min(BUDGET.refinement_layers, self.n_layers) if n_ep else 0
-        return default_scalars(
-            self.n_layers - n_ep,
-            n_ep,
-            self.dtype,
-            n_refinement_layers=n_refinement,
-            tempered=tempered,
-        )
+    def _default_scalars(self, start: str) -> NetworkScalars:
+        n_ep = min(BUDGET.ep_layers, self.n_layers) if self.mode != "fast" or not self.vamp_suits else 0
+        n_refinement = min(BUDGET.refinement_layers, self.n_layers) if self.mode != "fast" else 0
+        return default_scalars(self.n_layers - n_ep, n_ep, self.dtype, n_refinement_layers=n_refinement, start=start)
 
     def _run(self, Y: NDArray[Any]) -> Denoised:
         size = self.chunk
@@ -381,30 +382,37 @@ class SpikeSlabLearner:
         if not len(scalars.refinement_layers.offset):
             return in_blocks(lambda rows: run_network(problem, rows, scalars), Y, self._block())
         rows = Y, self._layers(Y, scalars, self.largest_variance_ratio)
-        return in_blocks(lambda rows: mixed_answer(problem, rows[0], rows[1], scalars), rows, self._block())
+        return in_blocks(lambda rows: answer(problem, rows[0], rows[1], scalars.head), rows, self._block())
 
     def _layers(
         self, Y: NDArray[Any], scalars: NetworkScalars, largest_variance_ratio: float | None = None
     ) -> NetworkState:
         """All layers, with refinement layers for signals of large posterior variance ratio."""
         problem, block = self.problem, self._block()
-        state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, block)
+        smallest = block if largest_variance_ratio is None else SMALLEST_BLOCK  # one size is compiled for a fit
+        state = in_blocks(lambda rows: _early(problem, rows, scalars), Y, block, smallest)
         if len(scalars.refinement_layers.offset):
             ratios = posterior_variance_ratio(problem, state)
-            refined = ratios > (_refinement_level(ratios) if largest_variance_ratio is None else largest_variance_ratio)
+            refined = ratios > (
+                self._refinement_level(ratios) if largest_variance_ratio is None else largest_variance_ratio
+            )
             if refined.any():
                 rows = Y[refined], NetworkState(*(part[refined] for part in state))
-                further = in_blocks(lambda rows: _refine(problem, *rows, scalars), rows, block)
+                further = in_blocks(lambda rows: _refine(problem, *rows, scalars), rows, block, smallest)
                 for part, new in zip(state, further, strict=True):
                     part[refined] = new
-        return in_blocks(lambda rows: _last(problem, *rows, scalars), (Y, state), block)
+        return in_blocks(lambda rows: _last(problem, *rows, scalars), (Y, state), block, smallest)
 
     def _learn_variance_ratio(self) -> None:
         """The posterior variance ratio above which signals are refined, by its quantile over simulated signals."""
         if len(self.scalars.refinement_layers.offset):
             Y = self._reduce(self._simulate(BUDGET.refinement_signals, np.random.default_rng(0))[0])
             state = in_blocks(lambda rows: _early(self.problem, rows, self.scalars), Y, self._block())
-            self.largest_variance_ratio = _refinement_level(posterior_variance_ratio(self.problem, state))
+            self.largest_variance_ratio = self._refinement_level(posterior_variance_ratio(self.problem, state))
+
+    def _refinement_level(self, ratios: Any) -> float:
+        level = np.quantile(np.asarray(ratios, np.float64), 1 - self.refined_share)
+        return float(level) if self.refined_share < 1 else -np.inf
 
     def _block(self) -> int:
         """How many signals at once: small enough for the cache where every signal has a matrix of its own."""
@@ -414,34 +422,24 @@ class SpikeSlabLearner:
             numbers = n_observed * (n_observed + n_components)
         return int(2 ** np.clip(np.floor(np.log2(BUDGET.block_numbers / numbers)), 3, 10))
 
-    def _affordable(self, n_steps: int) -> tuple[int, int, int]:
-        """Steps, pairs a step and pairs for the head, fewer for large matrices, whose layers need less training."""
+    def _affordable(self, training: str | int) -> tuple[int, int, int]:
+        """Steps, pairs a step and pairs for the head; "auto" has fewer for large matrices, which need less of it."""
         n_observed, n_components = self.problem.design_matrix.shape
         work = self.n_ep_layers * n_observed**2 * (n_observed + 2 * n_components)
         work += 4 * self.n_layers * n_observed * n_components
         if self.problem.float32_copy is None:
             work *= 2
-        batch = int(np.clip(BUDGET.training_work / (work * max(n_steps, 1)), BUDGET.least_batch, BUDGET.batch))
-        affordable = int(BUDGET.training_work / (work * batch))
         n_head = int(np.clip(BUDGET.head_work / (4 * work), *BUDGET.head_pairs))
+        n_steps = training if isinstance(training, int) else BUDGET.training_steps
+        if training != "auto":
+            return n_steps, BUDGET.batch, n_head
+        batch = int(np.clip(BUDGET.training_work / (work * n_steps), BUDGET.least_batch, BUDGET.batch))
+        affordable = int(BUDGET.training_work / (work * batch))
         return (min(n_steps, affordable) if affordable >= BUDGET.least_steps else 0), batch, n_head
 
     def _given_matrix(self) -> NDArray[Any]:
         X = np.asarray(self.assumed.design_matrix, np.float64)
         return X if self.whitening is None else self.whitening.transform @ X
-
-    def _learned_whitening(self, sums: Statistics) -> Whitening | None:
-        """By the residuals of the sensors, where the evidence for different noise is strong."""
-        X, freedom = self.assumed.design_matrix, float(sums.n_pairs)
-        if X is None:
-            X, covariance, _ = matrix_posterior(sums)
-            freedom -= float(np.sum(covariance * sums.code_gram))
-        squares = np.diag(sums.observed_gram) - 2 * np.sum(X * sums.cross, axis=1)
-        squares = np.maximum(squares + np.sum((X @ sums.code_gram) * X, axis=1), 0.0)
-        if not worth_whitening(float(np.mean(squares)), float(np.mean(np.diag(sums.observed_gram)))):
-            return None
-        found = sensor_variances(squares, freedom)
-        return None if found is None else diagonal_whitening(np.sqrt(found / np.mean(found)))
 
     def _choose_prior(self) -> None:
         """Let pairs choose the prior, unless it is given."""
@@ -473,7 +471,7 @@ class SpikeSlabLearner:
             assumed = assumed._replace(design_matrix=self._given_matrix())  # observations are whitened
         other = SpikeSlabLearner(self.units, self.n_layers, mode, assumed, self.dtype, prior="independent")
         other.learned = other._model(gather_statistics(Y, B))
-        other._prepare()
+        other.prepare()
         posterior = other._run(other._reduce(Y_test))
         return np.asarray(expit(posterior.log_odds) * posterior.slab_mean)
 
@@ -481,11 +479,6 @@ class SpikeSlabLearner:
 _early: Callable[..., NetworkState] = fast_compiled(early_layers)
 _refine: Callable[..., NetworkState] = fast_compiled(refinement_layers)
 _last: Callable[..., NetworkState] = fast_compiled(last_layers)
-_before: Callable[..., NetworkState] = fast_compiled(vamp_state)
-
-
-def _refinement_level(ratios: Any) -> float:
-    return float(np.quantile(np.asarray(ratios, np.float64), 1 - BUDGET.refined_share))
 
 
 def _cast(tree: Any, dtype: Any) -> Any:

@@ -33,7 +33,8 @@ def run_sweeps(n_sweeps: Any, G: Any, h: Any, prior: Any, values: Any, random: A
     residual = h.copy()
     for j in range(D):
         if values[j] != 0.0:
-            residual -= G[j] * values[j]
+            for i in range(D):
+                residual[i] -= G[j, i] * values[j]
     weight = np.empty(n_parts)
     for _ in range(n_sweeps):
         for j in range(D):
@@ -64,7 +65,6 @@ def run_sweeps(n_sweeps: Any, G: Any, h: Any, prior: Any, values: Any, random: A
                 new = variance[c, j] * (s + shift[c, j]) + math.sqrt(variance[c, j]) * normal(random)
             change = new - values[j]
             if change != 0.0:
-                row = G[j]
                 for i in range(D):
-                    residual[i] -= row[i] * change
+                    residual[i] -= G[j, i] * change
                 values[j] = new

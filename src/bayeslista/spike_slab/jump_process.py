@@ -365,8 +365,9 @@ def run(n_moves, duration, G, h, prior, state, random, sums):
         k = state.active[0]
         if changed:
             # s and q of every column without itself: for active ones 1/E_aa − 1/τ and m_a/E_aa − μ/τ.
-            s[:] = state.s
-            q[:] = state.q
+            for col in range(D):  # assigned as slices, the message of an error takes two seconds to compile
+                s[col] = state.s[col]
+                q[col] = state.q[col]
             for a in range(k):
                 j = state.active[1 + a]
                 precision = prior.precision[state.component[j], j]

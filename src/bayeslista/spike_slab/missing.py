@@ -5,14 +5,16 @@ engine takes a pattern of missing sensors as a matrix of its own, exactly; signa
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.sensor_noise import Whitening, whitening_of
 
 _Result = TypeVar("_Result")
 
@@ -31,7 +33,7 @@ def by_pattern(
     found, order = [], []
     for i, pattern in enumerate(patterns):
         rows = np.flatnonzero(which.ravel() == i)
-        part = learner.restricted(pattern)
+        part = restricted(learner, pattern)
         found.append(function(part, part.received(np.where(pattern, Y[rows], 0.0))))
         order.append(rows)
     back = np.argsort(np.concatenate(order))
@@ -53,3 +55,26 @@ def completed(learner: SpikeSlabLearner, Y: Float[np.ndarray, "n K"], mean: Floa
                 block = information[gone]
                 row[gone] = -np.linalg.lstsq(block[:, gone], block[:, ~gone] @ row[~gone], rcond=None)[0]
     return learner.received(predicted + residual)
+
+
+def restricted(learner: SpikeSlabLearner, seen: Bool[np.ndarray, " K"]) -> SpikeSlabLearner:
+    """The same model for signals of which only some sensors have a value; the others are to be zero."""
+    part, whitening = copy(learner), learner.whitening
+    matrix = learner.learned.design_matrix
+    if whitening is None or not learner.mixes_sensors:
+        matrix = matrix * seen[:, None]
+    else:
+        rows = np.flatnonzero(seen)
+        inverse = whitening.inverse[rows]
+        raw = inverse @ matrix
+        found, unit = whitening_of(inverse @ inverse.T, raw) if len(rows) else (None, 1.0)
+        own = np.eye(len(rows)) if found is None else found.transform
+        transform = np.zeros((len(seen), len(seen)))
+        transform[: len(own), rows] = own / np.sqrt(unit)
+        matrix, part.whitening = transform[:, rows] @ raw, Whitening(transform, np.linalg.pinv(transform))
+    part.learned = learner.learned._replace(design_matrix=matrix)
+    if learner.base is not None:
+        part.base = learner.base._replace(design_matrix=matrix)
+    elif learner.mode != "exact":
+        part.prepare()
+    return part

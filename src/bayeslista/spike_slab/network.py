@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from bayeslista.numerics.compilation import fast_compiled
 from bayeslista.spike_slab.config import NUMERICS
-from bayeslista.spike_slab.denoiser import Denoised, blend, denoise, prior_moments
+from bayeslista.spike_slab.denoiser import Denoised, denoise, prior_moments
 from bayeslista.spike_slab.ep import ep_layers
 from bayeslista.spike_slab.model import (
     LayerScalars,
@@ -36,16 +36,6 @@ class HeadScalars(NamedTuple):
     log_slab_scale: Float[Array, "4"] | np.ndarray = np.zeros(4, np.float32)  # of slabs alone
 
 
-class AnswerMixture(NamedTuple):
-    """The answer of the VAMP layers alone, and the log-odds of its share in the mixture with that of all layers.
-
-    EP layers are more accurate, but sometimes sure of a wrong support.
-    """
-
-    head: HeadScalars
-    log_odds: Float[Array, ""]
-
-
 class NetworkScalars(NamedTuple):
     """All that a network learns besides the problem itself."""
 
@@ -53,7 +43,6 @@ class NetworkScalars(NamedTuple):
     ep_layers: LayerScalars
     refinement_layers: LayerScalars  # of expectation propagation, for signals of large posterior variance ratio
     head: HeadScalars
-    mixture: AnswerMixture | None = None
 
 
 def early_layers(problem: SpikeSlabProblem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
@@ -98,7 +87,7 @@ def run_layers(problem: SpikeSlabProblem, observations: Float[Array, "n K"], sca
     return last_layers(problem, observations, early_layers(problem, observations, scalars), scalars)
 
 
-@jax.jit
+@fast_compiled
 def answer(
     problem: SpikeSlabProblem, observations: Float[Array, "n K"], state: NetworkState, head: HeadScalars
 ) -> Denoised:
@@ -118,31 +107,31 @@ def answer(
     )
 
 
-def vamp_state(problem: SpikeSlabProblem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> NetworkState:
-    """Where the VAMP layers end, before any expectation propagation."""
-    working, float32_copy, early = _in_float32(problem, observations, scalars)
-    begin = start(working, float32_copy)
-    state = _unless_diverged(working, float32_copy, vamp_layers(working, float32_copy, begin, early.vamp_layers), begin)
-    dtype = jnp.asarray(observations).dtype  # without double precision, single
-    return NetworkState(*(part.astype(dtype) for part in state))
-
-
-@fast_compiled
-def mixed_answer(
-    problem: SpikeSlabProblem, observations: Float[Array, "n K"], state: NetworkState, scalars: NetworkScalars
-) -> Denoised:
-    """The answer of all layers, with that of the VAMP layers where there is a mixture."""
-    posterior = answer(problem, observations, state, scalars.head)
-    if scalars.mixture is None:
-        return posterior
-    before = vamp_state(problem, observations, scalars)
-    return blend(posterior, answer(problem, observations, before, scalars.mixture.head), scalars.mixture.log_odds)
-
-
 @fast_compiled
 def run_network(problem: SpikeSlabProblem, observations: Float[Array, "n K"], scalars: NetworkScalars) -> Denoised:
     """Early and last layers, and the head."""
     return answer(problem, observations, run_layers(problem, observations, scalars), scalars.head)
+
+
+class Start(NamedTuple):
+    """Scalars that serve untrained: of VAMP and EP layers, and slopes of the head but for the variance ratio."""
+
+    vamp: tuple[float, ...]
+    ep: tuple[float, ...]
+    log_inverse_temperature: tuple[float, ...] = (0.0, 0.0, 0.0)
+    log_widening: tuple[float, ...] = (0.0, 0.0, 0.0)
+
+
+_TEMPERED = (-0.14, -0.03, 2.3, 0.39, -0.20, 0.18, 0.0)
+_HEAD = (0.21, 0.04, -0.26), (-0.10, -0.04, 0.29)
+# One suits matrices of independent entries; one, in which sites change by half as much, matrices of columns that are
+# alike: rounded means of what training found for pairs, sinusoids, blur and dipoles; the last codes of few values.
+# benchmarks/calibration.py measures them.
+STARTS = {
+    "independent": Start(_TEMPERED, (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11), *_HEAD),
+    "coherent": Start(_TEMPERED, (0.1, 0.2, 1.75, 0.15, 0.05, 0.1, -0.6), *_HEAD),
+    "plain": Start((0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 2.2, 0.0, 0.0, 0.0, 0.0)),
+}
 
 
 def default_scalars(
@@ -151,29 +140,20 @@ def default_scalars(
     dtype: DTypeLike = np.float64,
     *,
     n_refinement_layers: int = 10,
-    tempered: bool = True,
+    start: str = "independent",
 ) -> NetworkScalars:
-    """Scalars that serve untrained, on problems of many sizes."""
+    """Scalars that serve untrained, on problems of many sizes; VAMP layers alone are plain."""
 
     def stack(size: int, values: tuple[float, ...]) -> LayerScalars:
         parts: Any = [np.full(size, value, dtype) for value in values]
         return LayerScalars(*parts)
 
-    propagation = (0.0, 0.0, 2.2, 0.0, 0.0, 0.0, 0.0)
-    if n_ep_layers and tempered:
-        vector = (-0.14, -0.03, 2.3, 0.39, -0.20, 0.18, 0.0)
-        propagation = (-0.27, 0.28, 2.2, -0.06, -0.06, -0.02, 0.11)
-        slopes = [[0.21, 0.04, -0.26, 0.0], [0.0] * 4, [-0.10, -0.04, 0.29, 0.0], [0.0] * 4]
-    else:
-        vector = (0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0)
-        slopes = [[0.0] * 4] * 4
-    head: Any = [np.asarray(slope, dtype) for slope in slopes]
-    vectors, propagations = stack(n_vamp_layers, vector), stack(n_ep_layers, propagation)
-    final = propagation[0] * NUMERICS.final_temperature_ratio
-    cooling: Any = np.linspace(propagation[0], final, n_refinement_layers, dtype=dtype)
+    vamp, ep, inverse_temperature, widening = STARTS[start if n_ep_layers else "plain"]
+    head: Any = [np.asarray((*slope, 0.0), dtype) for slope in (inverse_temperature, (0.0,) * 3, widening, (0.0,) * 3)]
+    cooling: Any = np.linspace(ep[0], ep[0] * NUMERICS.final_temperature_ratio, n_refinement_layers, dtype=dtype)
     damping = np.full_like(cooling, NUMERICS.refinement_damping)
-    refinement = stack(n_refinement_layers, propagation)._replace(log_inverse_temperature=cooling, damping=damping)
-    return NetworkScalars(vectors, propagations, refinement, HeadScalars(*head))
+    refinement = stack(n_refinement_layers, ep)._replace(log_inverse_temperature=cooling, damping=damping)
+    return NetworkScalars(stack(n_vamp_layers, vamp), stack(n_ep_layers, ep), refinement, HeadScalars(*head))
 
 
 def _propagate(

@@ -177,7 +177,7 @@ def relative_error(found: NDArray[Any], B: NDArray[Any], power: float) -> float:
         return float(np.mean(np.sqrt(np.sum((found - B) ** 2, axis=1)) / size))
 
 
-def answer(
+def dependent_answer(
     base: CorrelatedBase | MixtureBase, Y: NDArray[Any], seen: NDArray[Any] | None = None
 ) -> tuple[Denoised, GaussianParts | None]:
     """Posterior moments of every coefficient, and the mixture of Gaussians that a slab is where it is one.

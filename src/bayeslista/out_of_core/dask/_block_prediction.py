@@ -91,7 +91,7 @@ def predict(
     >>> from bayeslista.datasets import make_sparse_codes
     >>> from bayeslista.out_of_core.dask import predict
     >>> data = make_sparse_codes(n_train=100, n_test=300, n_observed=6, n_components=8, random_state=0)
-    >>> model = SpikeSlabNet(2, mode="fast", calibration_steps=0).fit(data.Y_train, data.B_train)
+    >>> model = SpikeSlabNet(2, mode="fast", training="none").fit(data.Y_train, data.B_train)
     >>> mean, std = predict(model, da.from_array(data.Y_test, chunks=(100, 6)), return_std=True)
     >>> mean
     dask.array<getitem, shape=(300, 8), dtype=float64, chunksize=(100, 8), chunktype=numpy.ndarray>
@@ -134,7 +134,7 @@ def predict_dist(model: DistributionalSparseCoder, X: Any, *, batch_size: int | 
     >>> from bayeslista.datasets import make_sparse_codes
     >>> from bayeslista.out_of_core.dask import predict_dist
     >>> data = make_sparse_codes(n_train=100, n_test=300, n_observed=6, n_components=8, random_state=0)
-    >>> model = SpikeSlabNet(2, mode="fast", calibration_steps=0).fit(data.Y_train, data.B_train)
+    >>> model = SpikeSlabNet(2, mode="fast", training="none").fit(data.Y_train, data.B_train)
     >>> dist = SpikeSlab(*dask.compute(*predict_dist(model, data.Y_test)))
     >>> bool((dist.prob_active == model.predict_dist(data.Y_test).prob_active).all())
     True
@@ -193,7 +193,7 @@ def predict_to_zarr(
     >>> from bayeslista.datasets import make_sparse_codes
     >>> from bayeslista.out_of_core.dask import predict_to_zarr
     >>> data = make_sparse_codes(n_train=100, n_test=300, n_observed=6, n_components=8, random_state=0)
-    >>> model = SpikeSlabNet(2, mode="fast", calibration_steps=0).fit(data.Y_train, data.B_train)
+    >>> model = SpikeSlabNet(2, mode="fast", training="none").fit(data.Y_train, data.B_train)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     group = predict_to_zarr(model, data.Y_test, Path(folder) / "codes.zarr")
     ...     sorted(group), group["mean"][:2].shape

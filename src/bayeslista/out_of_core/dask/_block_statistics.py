@@ -30,7 +30,7 @@ def learn_from_statistics(model: SpikeSlabNet, pairs: PairBlocks) -> None:
     learner.folds, learner.n_seen = folds, sum(pairs.sizes)
     with precision(model.dtype_):
         learner.learn_from_pairs()
-        learner.calibrate(model.calibration_steps, random)
+        learner.calibrate(model.training, random)
     hooks.install(model, learner)
 
 

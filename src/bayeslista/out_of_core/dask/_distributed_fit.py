@@ -60,8 +60,8 @@ def fit(model: _Model, X: Any, y: Any, *, client: Any = None, batch_size: int | 
     >>> from bayeslista.out_of_core.dask import fit
     >>> data = make_sparse_codes(n_train=200, n_test=5, n_observed=6, n_components=8, random_state=0)
     >>> blocks = [da.from_array(side, chunks=(50, -1)) for side in (data.Y_train, data.B_train)]
-    >>> model = fit(SpikeSlabNet(2, mode="fast", calibration_steps=0), *blocks)
-    >>> alone = SpikeSlabNet(2, mode="fast", calibration_steps=0).fit(data.Y_train, data.B_train)
+    >>> model = fit(SpikeSlabNet(2, mode="fast", training="none"), *blocks)
+    >>> alone = SpikeSlabNet(2, mode="fast", training="none").fit(data.Y_train, data.B_train)
     >>> bool(np.allclose(model.design_matrix_, alone.design_matrix_, rtol=1e-10))
     True
     """
