@@ -16,6 +16,7 @@ from bayeslista.spike_slab.correlated_prior import (
     linear_estimate,
     posterior,
     principal_factors,
+    shared_layer,
 )
 from bayeslista.spike_slab.denoiser import slab_prior
 from bayeslista.spike_slab.margins import fit_margins, log_likelihood, margin_moments
@@ -90,9 +91,12 @@ def _toy(sparse):
 
 
 def _answers(prior, X, noise_var, y, seen=None):
-    seen = np.ones_like(y) if seen is None else seen
     with precision(np.float64):
-        found, _, _ = posterior(prior, X, np.float64(noise_var), y[None], seen[None])
+        noise = np.float64(noise_var)
+        if seen is None:
+            found, _, _ = posterior(prior, X, noise, y[None], shared_layer(prior, X, noise))
+        else:
+            found, _, _ = posterior(prior, X, noise, y[None], None, seen[None])
         found = [np.asarray(part)[0] for part in found]
     chance = expit(found[0])
     return chance, chance * found[1], chance * (found[2] + (1 - chance) * found[1] ** 2)
@@ -154,6 +158,23 @@ def test_sparse_margins_agree_with_enumeration_of_supports():
         changes.append([np.mean((prior.mean - mean) ** 2), np.mean((0.4 - active) ** 2)])
     # EP is no exact engine, but far nearer to the posterior than the prior is: .03 and .095 of its squared distance.
     assert np.all(np.mean(errors, axis=0) < 0.12 * np.mean(changes, axis=0))
+
+
+def test_the_shared_layer_changes_nothing():
+    prior, *_ = _toy(sparse=True)
+    random = np.random.default_rng(7)
+    X, y = random.standard_normal((K, D)), random.standard_normal(K)
+    for one, other in zip(_answers(prior, X, 0.2, y), _answers(prior, X, 0.2, y, np.ones(K)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 64, 71])
+def test_the_lower_gram_is_the_triangle_of_the_product(n):
+    random = np.random.default_rng(8)
+    A, weight = random.standard_normal((n, 20)), random.random(20)
+    with precision(np.float64):
+        found = np.asarray(correlated_prior._lower_gram(A, weight))
+    np.testing.assert_allclose(np.tril(found), np.tril(A * weight @ A.T), rtol=1e-12, atol=1e-12)
 
 
 def test_a_sensor_that_is_not_seen_is_one_that_is_not_there():

@@ -82,7 +82,7 @@ def test_a_fifth_missing_is_within_eight_percent_of_exact_mode_and_calibrated():
 @pytest.mark.parametrize("known", [True, False])
 def test_training_pairs_may_have_gaps(data, known):
     X = data.design_matrix if known else None
-    settings = {"mode": "fast", "calibration_steps": 0, "design_matrix": X, "random_state": 0}
+    settings = {"mode": "fast", "training": "none", "design_matrix": X, "random_state": 0}
     whole = SpikeSlabNet(8, **settings).fit(data.Y_train, data.B_train)
     gaps = SpikeSlabNet(8, **settings).fit(with_gaps(data.Y_train, 0.2), data.B_train)
     assert gaps.noise_std_ == pytest.approx(whole.noise_std_, rel=0.08)

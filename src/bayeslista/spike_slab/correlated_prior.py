@@ -11,6 +11,7 @@ error of the linear estimate on held-out pairs. :math:`C = \mathrm{diag}\,\psi +
 and expectation propagation gives every factor :math:`f_d / N_d` a Gaussian site.
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ N_LAYERS = 6
 STEP = 0.7  # of the way to a new site
 _FACTOR_STEPS = 5
 _FIRST_NOISE, _LAST_NOISE = 1e-2, 1e-4  # in units of the signal
+_GRAM_BLOCKS = 4  # of rows: five eighths of the products of a symmetric matrix
 _LEAST_CAVITY = 1e-3  # precision, in units of the base's
 
 
@@ -119,66 +121,112 @@ def principal_factors(
     return left * size**2, factor * size[:, None]
 
 
+class SharedLayer(NamedTuple):
+    """The first layer, whose sites are zero: what is the same for all signals."""
+
+    gain: Float[Array, "D K"]  # of β − m, by residuals
+    var: Float[Array, " D"]
+
+
+def shared_layer(
+    prior: CorrelatedPrior, design_matrix: Float[Array, "K D"], noise_var: Float[Array, ""]
+) -> SharedLayer:
+    """The posterior of the base alone, at the noise of the first layer."""
+    noise = _noises(prior, design_matrix, noise_var)[0]
+    root, gain, var = _conditioned(design_matrix, prior.diagonal, prior.factor, noise)
+    return SharedLayer(solve_triangular(root, gain, lower=True, trans=1).T, var)
+
+
 def posterior(
     prior: CorrelatedPrior,
     design_matrix: Float[Array, "K D"],
     noise_var: Float[Array, ""],
     Y: Float[Array, "n K"],
-    seen: Float[Array, "n K"],
+    shared: SharedLayer | None = None,
+    seen: Float[Array, "n K"] | None = None,
 ) -> tuple[Denoised, Float[Array, "n D"], Float[Array, "n D"]]:
     """Spike and slab of every coefficient of every signal, and the Gaussian cavities they come from.
 
-    `seen` is one where a sensor has a value, else zero: its noise is infinite.
+    `seen` is one where a sensor has a value, else zero: its noise is infinite. Without it, `shared` saves a layer.
     """
-    mean, var = jax.lax.map(lambda row: _cavities(prior, design_matrix, noise_var, *row), (Y, seen))
+    rows: Any = (Y, jnp.ones_like(Y) if seen is None else seen)
+    noises = _noises(prior, design_matrix, noise_var)
+    mean, var = jax.lax.map(lambda row: _cavities(prior, design_matrix, noises, shared, *row), rows)
     return denoise(mean, var, prior.margins), mean, var
 
 
+compiled_layer = fast_compiled(shared_layer)
 compiled_posterior = fast_compiled(posterior)
 
 
-def _cavities(prior: CorrelatedPrior, X: Any, noise_var: Any, y: Any, seen: Any) -> tuple[Any, Any]:
+def _noises(prior: CorrelatedPrior, X: Any, noise_var: Any) -> Any:
+    """Noise variance of every layer: it falls to that of the sensors, or to a small share of the signal."""
+    power = jnp.mean((X**2) @ prior.diagonal + jnp.sum((X @ prior.factor) ** 2, axis=1))
+    levels = jnp.geomspace(_FIRST_NOISE, _LAST_NOISE, N_LAYERS).astype(X.dtype)
+    return jnp.maximum(noise_var, levels * power) + jnp.finfo(X.dtype).tiny
+
+
+def _cavities(
+    prior: CorrelatedPrior, X: Any, noises: Any, shared: SharedLayer | None, y: Any, seen: Any
+) -> tuple[Any, Any]:
     """Cavities of one signal after all layers."""
     mean, diagonal, factor, margins = prior
     base_var = diagonal + jnp.sum(factor**2, axis=1)
-    power = jnp.mean((X**2) @ diagonal + jnp.sum((X @ factor) ** 2, axis=1))
-    levels = jnp.geomspace(_FIRST_NOISE, _LAST_NOISE, N_LAYERS).astype(X.dtype)
-    noises = jnp.maximum(noise_var, levels * power) + jnp.finfo(X.dtype).tiny
-    X = X * seen[:, None]
     residual = (y - X @ mean) * seen
+    X = X * seen[:, None] if shared is None else X
 
     def layer(sites: Sites, noise: Any) -> tuple[Sites, Any]:
-        cavity = _cavity(prior, base_var, X, residual, sites, noise)
-        new = _new_sites(margins, mean, base_var, sites, cavity)
-        return new, None
+        cavity = _cavity(prior, X, residual, sites, noise)
+        return _new_sites(margins, mean, base_var, sites, cavity), None
 
-    start = Sites(jnp.zeros_like(mean), jnp.zeros_like(mean))
-    sites, _ = jax.lax.scan(layer, start, noises[:-1])
-    precision, shift = _cavity(prior, base_var, X, residual, sites, noises[-1])
+    sites = Sites(jnp.zeros_like(mean), jnp.zeros_like(mean))
+    if shared is not None:
+        cavity = 1 / shared.var, (shared.gain @ residual) / shared.var
+        sites, noises = _new_sites(margins, mean, base_var, sites, cavity), noises[1:]
+    sites, _ = jax.lax.scan(layer, sites, noises[:-1])
+    precision, shift = _cavity(prior, X, residual, sites, noises[-1])
     flat = jnp.maximum(precision - 1 / base_var, _LEAST_CAVITY / base_var)
     return mean + shift / flat, 1 / flat
 
 
-def _cavity(prior: CorrelatedPrior, base_var: Any, X: Any, residual: Any, sites: Sites, noise: Any) -> tuple[Any, Any]:
+def _cavity(prior: CorrelatedPrior, X: Any, residual: Any, sites: Sites, noise: Any) -> tuple[Any, Any]:
     """Precision c and shift g of the posterior of β − m without its own site."""
     _, diagonal, factor, _ = prior
     # Base and sites: C' = diag d + F Fᵀ, N = I + Uᵀ diag(s/(1+sψ)) U.
     shrunk = 1 / (1 + sites.precision * diagonal)
     d = diagonal * shrunk
-    inner = jnp.eye(factor.shape[1], dtype=X.dtype) + factor.T @ (factor * (sites.precision * shrunk)[:, None])
-    F = solve_triangular(jnp.linalg.cholesky(inner), (factor * shrunk[:, None]).T, lower=True).T
+    inner = _lower_gram(factor.T, sites.precision * shrunk) + jnp.eye(factor.shape[1], dtype=X.dtype)
+    F = solve_triangular(_root(inner), (factor * shrunk[:, None]).T, lower=True).T
     prior_mean = d * sites.shift + F @ (F.T @ sites.shift)
-    # Given y: S = X C' Xᵀ + σ² I, mean + C'Xᵀ S⁻¹ (y − X mean), C' − C'Xᵀ S⁻¹ X C'.
-    XF = X @ F
-    covariance = X @ (X * d).T + XF @ XF.T + noise * jnp.eye(len(X), dtype=X.dtype)
-    root = jnp.linalg.cholesky(covariance)
-    whitened = solve_triangular(root, jnp.concatenate([X, XF, (residual - X @ prior_mean)[:, None]], 1), lower=True)
-    D = len(d)
-    gain = whitened[:, :D] * d + whitened[:, D:-1] @ F.T
-    mean = prior_mean + gain.T @ whitened[:, -1]
-    prior_var = d + jnp.sum(F**2, axis=1)
-    var = jnp.maximum(prior_var - jnp.sum(gain**2, axis=0), jnp.finfo(X.dtype).eps * prior_var)
+    # Given y: mean + C'Xᵀ S⁻¹ (y − X mean).
+    root, gain, var = _conditioned(X, d, F, noise)
+    mean = prior_mean + gain.T @ solve_triangular(root, residual - X @ prior_mean, lower=True)
     return 1 / var - sites.precision, mean / var - sites.shift
+
+
+def _conditioned(X: Any, d: Any, F: Any, noise: Any) -> tuple[Any, Any, Any]:
+    """L of S = X C' Xᵀ + σ² I = L Lᵀ, L⁻¹ X C', and the diagonal of C' − C'Xᵀ S⁻¹ X C'; C' = diag d + F Fᵀ."""
+    XF = X @ F
+    root = _root(_lower_gram(X, d) + XF @ XF.T + noise * jnp.eye(len(X), dtype=X.dtype))
+    gain = solve_triangular(root, X * d + XF @ F.T, lower=True)
+    prior_var = d + jnp.sum(F**2, axis=1)
+    return root, gain, jnp.maximum(prior_var - jnp.sum(gain**2, axis=0), jnp.finfo(X.dtype).eps * prior_var)
+
+
+def _root(matrix: Any) -> Any:
+    """Cholesky factor of a matrix of which only the lower triangle counts."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def _lower_gram(A: Any, weight: Any) -> Any:
+    """A diag(w) Aᵀ in its lower triangle, by blocks of rows: above them it is zero."""
+    n = len(A)
+    ends = [n * i // _GRAM_BLOCKS for i in range(_GRAM_BLOCKS + 1)] if n >= 16 * _GRAM_BLOCKS else [0, n]
+    blocks = []
+    for begin, end in pairwise(ends):
+        part = (A[begin:end] * weight) @ A[:end].T
+        blocks.append(jnp.pad(part, ((0, 0), (0, n - end))))
+    return jnp.concatenate(blocks)
 
 
 def _new_sites(margins: SlabPrior, base_mean: Any, base_var: Any, sites: Sites, cavity: tuple[Any, Any]) -> Sites:

@@ -21,6 +21,7 @@ from bayeslista.spike_slab.correlated_prior import (
     DAMPINGS,
     POWERS,
     CorrelatedPrior,
+    compiled_layer,
     compiled_posterior,
     correlations_of,
     damped_covariance,
@@ -45,7 +46,7 @@ LEAST_PAIRS = 12
 LARGEST_DIMENSION = 2000  # of codes whose covariance is taken apart
 MOST_ZEROS = 0.05  # share of exact zeros, up to which a mixture of Gaussians is offered: it has none
 _LOOK_ROWS, _LOOK_ORDERS, _LOOK_DEVIATIONS = 300, 19, 5.0
-_BLOCK = 16  # signals that EP takes together: they are computed one after another
+_BLOCK = 8  # signals that EP takes together: they are computed one after another
 _USUAL_SIZE = 2.0  # times the largest norm of a training signal is still usual
 _USUAL_LEAST = 0.01  # variance of a slab, in units of the codes that are not zero
 _WIDE_WEIGHT = 1e-3  # of a wide density in the log score of a head, so that no single coefficient decides
@@ -233,9 +234,15 @@ def _correlated_posterior(base: CorrelatedBase, Y: NDArray[Any], seen: NDArray[A
     prior: Any = jax.tree.map(lambda part: np.asarray(part, single), base.prior)
     matrix: Any = np.asarray(base.design_matrix, single)
     noise: Any = np.asarray(base.noise_var, single)
-    shown = np.ones(Y.shape, single) if seen is None else np.asarray(seen, single)
-    rows = np.asarray(np.where(shown > 0, Y / size, 0.0), single), shown
-    found = in_blocks(lambda part: compiled_posterior(prior, matrix, noise, *part)[0], rows, _BLOCK)
+    if seen is None or np.all(seen):
+        shared = compiled_layer(prior, matrix, noise)
+        rows: Any = np.asarray(Y / size, single)
+        found = in_blocks(lambda part: compiled_posterior(prior, matrix, noise, part, shared)[0], rows, _BLOCK)
+    else:
+        rows = np.asarray(np.where(seen, Y, 0.0) / size, single), np.asarray(seen, single)
+        found = in_blocks(
+            lambda part: compiled_posterior(prior, matrix, noise, part[0], None, part[1])[0], rows, _BLOCK
+        )
     log_odds, mean, var = (np.asarray(part, np.float64) for part in found)
     return _denoised(log_odds, mean * size, var * size**2)
 
