@@ -24,14 +24,9 @@ RANGES = {
 
 
 def check_given(model: Any) -> None:
-    """Refuse numbers out of range, arrays where the mode takes none, and slabs without a weight for each part."""
+    """Refuse numbers out of range, and slabs without a weight for each part."""
     for name, interval in RANGES.items():
         value = getattr(model, name)
-        if np.ndim(np.asarray(value)) and model.mode != "exact" and name != "noise_std":
-            raise ValueError(
-                f"{name} has shape {np.shape(value)}, which mode={model.mode!r} does not take. Pass a number, or "
-                "mode='exact'."
-            )
         for number in np.ravel([] if value is None else value).tolist():
             check_arguments(type(model).__name__, {name: [interval]}, **{name: number})
     parts, weights = np.shape(np.asarray(model.slab_var)), np.shape(np.asarray(model.slab_weight))
@@ -91,9 +86,9 @@ def expected_size(matrix: NDArray[Any], model: Any) -> float:
     return float(np.hypot(root_mean_square(matrix.astype(np.float64)) * code, noise.max()))
 
 
-def check_exact_shapes(model: Any, n_components: int) -> None:
+def check_shapes(model: Any, n_components: int) -> None:
     """Refuse arrays of other sizes than those of the data, and codes too large for the sampler."""
-    if n_components > LARGEST_DIMENSION:
+    if model.mode == "exact" and n_components > LARGEST_DIMENSION:
         raise ValueError(
             f"mode='exact' keeps a square of the {n_components} coefficients for every chain, and takes at most "
             f"{LARGEST_DIMENSION}. Use mode='fast'."

@@ -15,8 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from bayeslista.estimators.base import BaseSparseCoder, NumericalWarning
 from bayeslista.estimators.given_parameters import (
     RANGES,
-    check_exact_shapes,
     check_given,
+    check_shapes,
     expected_size,
     given_noise,
     numbers,
@@ -75,18 +75,18 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     design_matrix : array-like of shape (n_observed, n_components), default=None
         ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer.
     prob_active : float or array-like of shape (n_components,), default=None
-        Probability that a coefficient is not zero. None learns it. One a coefficient is for ``mode="exact"``.
+        Probability that a coefficient is not zero, or one a coefficient. None learns a common one.
     slab_var : float or array-like, default=None
         Variance of the coefficients that are not zero, about zero. None learns the slab, a mixture of up to three
-        Gaussians. In ``mode="exact"`` also of shape (n_components,), one a coefficient, or, with `slab_weight`, one a
-        part of a mixture, of shape (n_parts,) or (n_parts, n_components).
+        Gaussians. Of shape (n_components,) it is one a coefficient; with `slab_weight` one a part of a mixture, of
+        shape (n_parts,) or (n_parts, n_components).
     noise_std : float or array-like of shape (n_observed,), default=None
         Standard deviation of the noise, or one a sensor. None learns it; from pairs one a sensor, where the evidence
         for different ones is strong.
     noise_covariance : array-like of shape (n_observed, n_observed), default=None
         Covariance of the noise, positive semidefinite, in place of `noise_std`. Observations and matrix are whitened.
     slab_weight : array-like of shape (n_parts,), default=None
-        Weights of the parts of a slab that `slab_var` gives, in ``mode="exact"``.
+        Weights of the parts of a slab that `slab_var` gives.
     training : {"auto", "full", "none"} or int, default="auto"
         How long the layers are trained on simulated pairs; not used in exact mode. "auto" trains them only where they
         fail over 2 % of simulated signals (`predictive_check`), by up to 40 steps of Adam on 64 pairs each, fewer for
@@ -114,15 +114,14 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
         The design matrix given, or the posterior mean of a learned one.
     design_matrix_std_ : ndarray of shape (n_components,)
         Standard deviation of the entries in each column of it; zero if it was given.
-    prob_active_ : float
+    prob_active_ : float or ndarray of shape (n_components,)
         Probability that a coefficient is not zero.
     slab_weight_, slab_mean_, slab_var_ : ndarray of shape (n_parts,)
         The slab: weights, means and variances of its parts.
     noise_std_ : float or ndarray of shape (n_observed,)
         Standard deviation of the noise, or one a sensor where they differ.
     prior_ : {"independent", "correlated", "mixture"}
-        The prior in use; see [priors](docs/priors.md). Those of dependent codes answer in place of the layers and of
-        the sampler, in every mode.
+        The prior in use. Those of dependent codes answer in place of the layers and of the sampler, in every mode.
     history_ : dict of str to ndarray, one entry a step
         The ``"objective"`` of simulated batches: negative log score plus relative error.
     diagnostics_ : dict of str to number
@@ -391,8 +390,7 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
                 )
             blank = np.zeros((0, n_observed)), np.zeros((0, n_components))
             matrix = self._resolve_design_matrix(*blank).astype(np.float64)
-        if self.mode == "exact":
-            check_exact_shapes(self, B.shape[1])
+        check_shapes(self, B.shape[1])
         whitening, noise_var = given_noise(self, matrix, n_observed)
         units = self._choose_units(size, B, matrix)
         assumed = Assumed(

@@ -11,7 +11,7 @@ and added up. The rest follows in closed form or by a short EM:
   worth their time, fitted to the histogram of the nonzero coefficients on a grid of eighths of octaves.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -235,7 +235,7 @@ def observed_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
 def simulate_pairs(
     design_matrix: Float[np.ndarray, "K D"],
     noise_var: float,
-    prob_active: float,
+    prob_active: float | Float[np.ndarray, " D"],
     slab: SlabMixture,
     n: int,
     random: np.random.Generator,
@@ -248,7 +248,8 @@ def simulate_pairs(
     """
     shape = n, design_matrix.shape[1]
     part = random.choice(len(slab.weight), shape, p=slab.weight / slab.weight.sum())
-    values = slab.mean[part] + np.sqrt(slab.var[part]) * random.standard_normal(shape)
+    place: Any = part if slab.mean.ndim == 1 else (part, np.arange(shape[1]))  # parts of each coefficient
+    values = slab.mean[place] + np.sqrt(slab.var[place]) * random.standard_normal(shape)
     codes = np.where(random.random(shape) < prob_active, values, 0.0)
     variance = np.full(n, float(noise_var))
     if design_covariance is not None:

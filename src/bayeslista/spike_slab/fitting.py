@@ -39,7 +39,7 @@ from bayeslista.spike_slab.empirical_bayes import (
     whitened_statistics,
 )
 from bayeslista.spike_slab.exact import Budget, ExactPosterior, sample_posterior, slab_odds
-from bayeslista.spike_slab.hyperparameters import given_slab, single_slab
+from bayeslista.spike_slab.hyperparameters import given_slab
 from bayeslista.spike_slab.imputation import impute
 from bayeslista.spike_slab.learned_model import Agreement, Assumed, Learned
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem, make_problem
@@ -148,15 +148,12 @@ class SpikeSlabLearner:
 
     def assume(self) -> None:
         """Take all from the user: nothing is learned."""
-        if self.mode == "exact":
-            _, prob_active, noise_var, slab_var, weight = self.assumed
-            slab = given_slab(slab_var, weight)
-            X = self._given_matrix()
-            self.learned = Learned(X, None, noise_var, prob_active, slab, slab)
-            return
-        prob_active, noise_var, slab_var = (float(part) for part in self.assumed[1:4] if part is not None)
-        self._assume(self._given_matrix(), prob_active, noise_var, single_slab(slab_var))
-        self._choose_layers()
+        _, prob_active, noise_var, slab_var, weight = self.assumed
+        slab = given_slab(slab_var, weight)
+        self.learned = Learned(self._given_matrix(), None, noise_var, prob_active, slab, slab)
+        if self.mode != "exact":
+            self.prepare()
+            self._choose_layers()
 
     def calibrate(self, training: str | int, random: np.random.Generator, report: Report = silent) -> None:
         """Train the scalars of the layers on simulated pairs, and their head; then compare answers to fresh codes."""
@@ -332,9 +329,12 @@ class SpikeSlabLearner:
             # Noise is alike in all directions: those that no column reaches say nothing of the code.
             self.rotation, reduced = np.linalg.qr(X)
         self.problem: SpikeSlabProblem = make_problem(reduced, noise_var, prior, design_covariance)
-        power = prob_active * float(slab.weight @ (slab.var + slab.mean**2))
+        powers = prob_active * (slab.weight @ (slab.var + slab.mean**2))
+        power, scaled = float(np.mean(powers)), X
+        if np.ndim(powers):
+            scaled = X * np.sqrt(powers / power)
         design_var = 0.0 if design_covariance is None else power * float(np.trace(design_covariance))
-        left, singular, _ = np.linalg.svd(X, full_matrices=False)
+        left, singular, _ = np.linalg.svd(scaled, full_matrices=False)
         floor = max(noise_var * (1 + design_var), 1e-12 * power * float(np.mean(singular**2)), 1e-300)
         self._directions, self._variances, self._floor = left, power * singular**2 + floor, floor
         random = np.random.default_rng(0)
