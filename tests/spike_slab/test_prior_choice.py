@@ -108,3 +108,31 @@ def test_large_signals_scale_the_answer():
     model = SpikeSlabNet(prior="correlated", design_matrix=X, random_state=0).fit(B @ X.T, B)
     large = 1e6 * (B[:2] @ X.T)
     np.testing.assert_allclose(model.predict(10 * large), 10 * model.predict(large), rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["exact", "accurate"])
+def test_coefficients_that_differ_get_priors_of_their_own(mode):
+    random = np.random.default_rng(0)
+    K, D = 15, 30
+    prob, deviation = np.geomspace(0.03, 0.6, D), random.permutation(np.geomspace(0.1, 3, D))
+    B = deviation * random.standard_normal((400, D)) * (random.random((400, D)) < prob)
+    X = random.standard_normal((K, D))
+    Y = B @ X.T + 0.3 * random.standard_normal((400, K))
+    settings = {"mode": mode, "training": "none", "prior": "independent", "design_matrix": X, "random_state": 0}
+    errors = []
+    for given in ({}, {"prob_active": prob.mean()}, {"prob_active": prob, "slab_var": deviation**2}):
+        model = SpikeSlabNet(20, **settings, **given).fit(Y[:300], B[:300])
+        errors.append(np.mean((model.predict(Y[300:]) - B[300:]) ** 2))
+        if not given:
+            assert np.corrcoef(np.log(model.prob_active_), np.log(prob))[0, 1] > 0.9
+            assert 0.85 < pit_coverage(model.predict_dist(Y[300:]), B[300:], 0.9, 0) < 0.94
+    learned, common, true = errors
+    assert learned < 1.15 * true
+    assert learned < 0.95 * common
+
+
+def test_exchangeable_coefficients_share_their_prior():
+    data = make_sparse_codes(200, 0, 20, 40, random_state=0)
+    model = SpikeSlabNet(design_matrix=data.design_matrix, random_state=0).fit(data.Y_train, data.B_train)
+    assert isinstance(model.prob_active_, float)
+    assert model.slab_mean_.ndim == 1

@@ -34,11 +34,11 @@ _NOT_SAVED = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")  
 class CodePrior(NamedTuple):
     """Prior of codes and noise: probability of being active, components of the slab, and the noise's std."""
 
-    prob_active: float
+    prob_active: Any  # a number, or one a coefficient
     slab_weight: Any
     slab_mean: Any
     slab_var: Any
-    noise_std: float
+    noise_std: Any  # a number, or one a sensor
 
 
 class Nested(NamedTuple):

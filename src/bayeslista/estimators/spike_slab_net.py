@@ -75,7 +75,8 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     design_matrix : array-like of shape (n_observed, n_components), default=None
         ``X`` in ``y = X β + noise``. None learns it from the pairs; its uncertainty then widens the answer.
     prob_active : float or array-like of shape (n_components,), default=None
-        Probability that a coefficient is not zero, or one a coefficient. None learns a common one.
+        Probability that a coefficient is not zero, or one a coefficient. None learns it: a common one, or one a
+        coefficient where pairs show that coefficients differ.
     slab_var : float or array-like, default=None
         Variance of the coefficients that are not zero, about zero. None learns the slab, a mixture of up to three
         Gaussians. Of shape (n_components,) it is one a coefficient; with `slab_weight` one a part of a mixture, of
@@ -117,7 +118,8 @@ class SpikeSlabNet(CallbackSupportMixin, SpikeSlabEngines):
     prob_active_ : float or ndarray of shape (n_components,)
         Probability that a coefficient is not zero.
     slab_weight_, slab_mean_, slab_var_ : ndarray of shape (n_parts,)
-        The slab: weights, means and variances of its parts.
+        The slab: weights, means and variances of its parts; where coefficients differ, means and variances have the
+        shape (n_parts, n_components).
     noise_std_ : float or ndarray of shape (n_observed,)
         Standard deviation of the noise, or one a sensor where they differ.
     prior_ : {"independent", "correlated", "mixture"}

@@ -234,7 +234,7 @@ def observed_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
 
 def simulate_pairs(
     design_matrix: Float[np.ndarray, "K D"],
-    noise_var: float,
+    noise_var: float | Float[np.ndarray, " K"],
     prob_active: float | Float[np.ndarray, " D"],
     slab: SlabMixture,
     n: int,
@@ -251,10 +251,13 @@ def simulate_pairs(
     place: Any = part if slab.mean.ndim == 1 else (part, np.arange(shape[1]))  # parts of each coefficient
     values = slab.mean[place] + np.sqrt(slab.var[place]) * random.standard_normal(shape)
     codes = np.where(random.random(shape) < prob_active, values, 0.0)
-    variance = np.full(n, float(noise_var))
+    sensors = np.ndim(noise_var) > 0
+    variance = np.ones(n) if sensors else np.full(n, float(noise_var))
     if design_covariance is not None:
         variance = variance * (1.0 + np.maximum(np.einsum("nd,nd->n", codes @ design_covariance, codes), 0.0))
     noise = np.sqrt(variance)[:, None] * random.standard_normal((n, len(design_matrix)))
+    if sensors:
+        noise *= np.sqrt(noise_var)
     return codes @ np.asarray(design_matrix, np.float64).T + noise, codes
 
 

@@ -55,7 +55,14 @@ from bayeslista.spike_slab.network import (
     run_network,
 )
 from bayeslista.spike_slab.predictive_check import check_answers, largest_energy
-from bayeslista.spike_slab.prior_choice import CorrelatedBase, MixtureBase, World, choose_prior, dependent_answer
+from bayeslista.spike_slab.prior_choice import (
+    CorrelatedBase,
+    MixtureBase,
+    World,
+    choose_prior,
+    dependent_answer,
+    with_margins,
+)
 from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
 from bayeslista.spike_slab.sensor_noise import Whitening, diagonal_whitening
 
@@ -118,6 +125,8 @@ class SpikeSlabLearner:
             self.whitening = learned_whitening(sums, self.assumed.design_matrix)
         self.learned = self._model(whitened_statistics(sums, self.whitening))
         self._choose_prior()
+        if self.kept is not None and self.base is None:
+            self.learned = with_margins(self.learned, self.assumed, self.kept[1])
         if self.mode != "exact" and self.base is None:
             self.prepare()
             self._choose_layers()
@@ -125,7 +134,7 @@ class SpikeSlabLearner:
     def learn_from_observations(self, Y: NDArray[Any], random: np.random.Generator, report: Report = silent) -> None:
         """Sparsity, slab and noise by draws of them, along with the codes."""
         from bayeslista.spike_slab.hyperparameter_draws import (
-            draw_hyperparameters,  # numba takes half a second to import
+            draw_with_sensors,  # numba takes half a second to import
         )
 
         X, Y = self._given_matrix(), np.asarray(Y, np.float64)
@@ -135,7 +144,7 @@ class SpikeSlabLearner:
                 "noise_std, or rows of X without NaN."
             )
         Y = self.received(Y)
-        found = draw_hyperparameters(X, Y, self.assumed[1:4], random, report=report)
+        found = draw_with_sensors(X, Y, self.assumed[1:4], random, report=report)
         slab = found.slab
         if found.sensor_std is not None:
             self.whitening = diagonal_whitening(found.sensor_std)
@@ -253,7 +262,7 @@ class SpikeSlabLearner:
         X, covariance, noise_var, prob_active, slab, _ = self.learned
         noise = np.broadcast_to(np.asarray(noise_var, np.float64), len(X))
         if covariance is not None:
-            power = float(np.mean(prob_active) * (slab.weight @ (slab.var + slab.mean**2)))
+            power = float(np.mean(prob_active * (slab.weight @ (slab.var + slab.mean**2))))
             noise = noise * (1 + power * float(np.trace(covariance)))
         prior = slab_odds(prob_active, slab.weight, slab.mean, slab.var, X.shape[1])
         rows = np.asarray(Y, np.float64)
@@ -470,7 +479,7 @@ class SpikeSlabLearner:
         if assumed.design_matrix is not None:
             assumed = assumed._replace(design_matrix=self._given_matrix())  # observations are whitened
         other = SpikeSlabLearner(self.units, self.n_layers, mode, assumed, self.dtype, prior="independent")
-        other.learned = other._model(gather_statistics(Y, B))
+        other.learned = with_margins(other._model(gather_statistics(Y, B)), assumed, B)
         other.prepare()
         posterior = other._run(other._reduce(Y_test))
         return np.asarray(expit(posterior.log_odds) * posterior.slab_mean)

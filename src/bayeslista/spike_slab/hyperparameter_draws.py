@@ -35,6 +35,7 @@ LEAST_SWEEPS, MOST_SWEEPS, SWEEPS_WORK = 40, 100, 4e5
 STRETCH = 20  # sweeps between two fits of the mixture
 DURATION = 1.0  # of the jump process in a sweep, in which every active column tries three swaps
 SENSOR_SWEEPS = 10  # between which noise of the sensors is learned from their residuals
+SENSOR_ROUNDS = 3  # of all sweeps, where sensors differ
 MOST_MOVES = 2000  # of a signal in a sweep
 # First noise as a share of the observations' power: from above it descends slowly where observations are few. At
 # K = 20 log noise is off by 2.1 in the end, from a half of the power by 2.6, as after 150 sweeps of 300 signals.
@@ -145,3 +146,24 @@ def draw_hyperparameters(
     found = [new if value is None else float(value) for new, value in zip(means, given, strict=True)]
     differ = None if np.all(deviations == 1) else deviations
     return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0), slab or single_slab(found[2]), differ)
+
+
+def draw_with_sensors(
+    X: NDArray[np.float64],
+    Y: NDArray[np.float64],
+    given: Sequence[float | None],
+    random: np.random.Generator,
+    report: Callable[[str, int, int], None] = lambda *_: None,
+) -> Hyperparameters:
+    """The same; where sensors differ, from data that are whitened by what was found, until it settles."""
+    found = draw_hyperparameters(X, Y, given, random, report=report)
+    deviations = found.sensor_std
+    if deviations is None:
+        return found
+    for _ in range(SENSOR_ROUNDS):
+        scaled = X / deviations[:, None], Y / deviations
+        found = draw_hyperparameters(*scaled, given, random, report=report)
+        if found.sensor_std is None:
+            break
+        deviations = deviations * found.sensor_std
+    return found._replace(sensor_std=deviations)

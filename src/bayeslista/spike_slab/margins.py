@@ -15,6 +15,7 @@ from jaxtyping import Float
 from scipy.special import logsumexp
 
 from bayeslista.spike_slab.denoiser import SlabPrior, slab_prior
+from bayeslista.spike_slab.empirical_bayes import SlabMixture
 
 PSEUDO_COUNT = 3.0
 SCALE_POWERS = (0.0, 0.5, 1.0)  # candidates of ρ
@@ -48,6 +49,24 @@ def fit_margins(B: Float[np.ndarray, "n D"], scale_power: float | None = None) -
     return _fit(B, scale_power)
 
 
+def differing_margins(B: Float[np.ndarray, "n D"]) -> Margins | None:
+    """Margins, if each half of the codes is likelier under those of the other than under common ones."""
+    B = np.asarray(B, np.float64)
+    halves, power = (B[::2], B[1::2]), fit_margins(B).scale_power
+    gain = 0.0
+    for first, second in (halves, halves[::-1]):
+        own, common = _fit(first, power), _fit(first, 0.0)
+        chance = np.full(B.shape[1], (np.count_nonzero(first) + 0.5) / (first.size + 1.0))
+        gain += log_likelihood(own, second) - log_likelihood(common._replace(prob_active=chance), second)
+    return _fit(B, power) if gain > 0 else None
+
+
+def slab_of(margins: Margins) -> SlabMixture:
+    """The slab of every coefficient, (C, D)."""
+    means = margins.mean[:, None] * margins.scale
+    return SlabMixture(margins.weight, means, margins.var[:, None] * margins.scale**2)
+
+
 def log_likelihood(margins: Margins, B: Float[np.ndarray, "n D"]) -> float:
     """Sum over codes and coefficients of log f_d."""
     active = B != 0
@@ -70,11 +89,8 @@ def margin_moments(margins: Margins) -> tuple[Float[np.ndarray, " D"], Float[np.
 
 def prior_of(margins: Margins, dtype: Any = np.float64) -> SlabPrior:
     """The margins as the denoiser takes them."""
-    means = margins.mean[:, None] * margins.scale
-    variances = margins.var[:, None] * margins.scale**2
-    return slab_prior(
-        margins.prob_active, means, variances, margins.weight, n_components=len(margins.scale), dtype=dtype
-    )
+    weight, mean, var = slab_of(margins)
+    return slab_prior(margins.prob_active, mean, var, weight, n_components=len(margins.scale), dtype=dtype)
 
 
 def _fit(B: Any, power: float) -> Margins:
