@@ -35,7 +35,7 @@ LEAST_SWEEPS, MOST_SWEEPS, SWEEPS_WORK = 40, 100, 4e5
 STRETCH = 20  # sweeps between two fits of the mixture
 DURATION = 1.0  # of the jump process in a sweep, in which every active column tries three swaps
 SENSOR_SWEEPS = 10  # between which noise of the sensors is learned from their residuals
-SENSOR_ROUNDS = 6  # of all sweeps, where sensors differ
+SENSOR_ROUNDS = 3  # of all sweeps, where sensors differ
 MOST_MOVES = 2000  # of a signal in a sweep
 # First noise as a share of the observations' power: from above it descends slowly where observations are few. At
 # K = 20 log noise is off by 2.1 in the end, from a half of the power by 2.6, as after 150 sweeps of 300 signals.
