@@ -309,7 +309,7 @@ def test_tags_say_what_is_so():
         assert tags.target_tags.single_output
         assert tags.target_tags.required
         assert not tags.input_tags.sparse
-        assert not tags.input_tags.allow_nan
+        assert tags.input_tags.allow_nan == (name == "SpikeSlabNet")
         assert not tags.non_deterministic
         assert tags.transformer_tags.preserves_dtype == ["float64", "float32"], name
     assert not get_tags(SpikeSlabNet(design_matrix=np.eye(2))).target_tags.required

@@ -98,7 +98,7 @@ def test_pairs_teach_sparsity_slab_and_noise(data, model, given):
     assert model.prob_active_ == pytest.approx(0.2, abs=0.03)
     assert model.noise_std_ == pytest.approx(0.5, rel=0.05)
     assert model.slab_weight_ @ (model.slab_var_ + model.slab_mean_**2) == pytest.approx(1.16, rel=0.15)
-    assert not model.structured_
+    assert model.prior_ == "independent"
     error = nmse(data.B_test, model.predict(data.Y_test))
     assert error < 1.03 * nmse(data.B_test, given.predict(data.Y_test))
 
@@ -348,7 +348,7 @@ def test_codes_that_go_together_are_noticed():
     Y, B = draw(100)
     Y_test, B_test = draw(256)
     model = fast(design_matrix=X).fit(Y, B)
-    assert model.structured_
+    assert model.prior_ == "correlated"
     distribution = model.predict_dist(Y_test)
     assert nmse(B_test, distribution.mean()) < 0.75
     assert 0.5 < distribution.var().mean() / np.mean((distribution.mean() - B_test) ** 2) < 2.0
@@ -479,7 +479,7 @@ class TestExact:
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
-            ({"mode": "fast", "noise_std": [0.5] * 15}, "Pass a number, or mode='exact'"),
+            ({"mode": "fast", "prob_active": [0.2] * 19}, r"prob_active has shape \(19,\)"),
             ({"prob_active": [0.2] * 19 + [1.0]}, "prob_active"),
             ({"prob_active": [0.2] * 19}, r"prob_active has shape \(19,\)"),
             ({"noise_std": [0.5] * 14}, r"noise_std has shape \(14,\)"),
@@ -494,3 +494,39 @@ class TestExact:
         model = SpikeSlabNet(mode="exact", design_matrix=data.design_matrix, **self.GIVEN).set_params(**wrong)
         with pytest.raises(ValueError, match=message):
             model.predict(data.Y_test[:2])
+
+
+@pytest.mark.parametrize("mode", ["fast", "accurate"])
+class TestPriorsACoefficient:
+    GIVEN: ClassVar = {"training": "none", "noise_std": 0.5, "random_state": 0}
+
+    def test_numbers_and_arrays_of_one_number_are_the_same(self, data, mode):
+        models = [
+            SpikeSlabNet(8, mode=mode, design_matrix=data.design_matrix, prob_active=p, slab_var=v, **self.GIVEN)
+            for p, v in ((0.2, 1.0), (np.full(D, 0.2), np.full(D, 1.0)))
+        ]
+        one, other = (model.predict(data.Y_test) for model in models)
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+    def test_layers_are_near_the_sampler(self, mode):
+        random = np.random.default_rng(0)
+        prob, var = np.geomspace(0.02, 0.5, D), np.geomspace(4.0, 0.25, D)
+        X = random.standard_normal((K, D))
+        B = np.sqrt(var) * random.standard_normal((200, D)) * (random.random((200, D)) < prob)
+        Y = B @ X.T + 0.5 * random.standard_normal((200, K))
+        settings = {"design_matrix": X, "prob_active": prob, "slab_var": var, **self.GIVEN}
+        found = SpikeSlabNet(20, mode=mode, **settings).predict(Y)
+        exact = SpikeSlabNet(mode="exact", **settings).predict(Y)
+        common = SpikeSlabNet(20, mode=mode, **{**settings, "prob_active": prob.mean(), "slab_var": 1.0}).predict(Y)
+        errors = [np.mean((part - B) ** 2) for part in (found, exact, common)]
+        assert errors[0] < 1.25 * errors[1]  # they are not trained
+        assert errors[0] < 0.9 * errors[2]
+
+    def test_a_slab_of_several_parts_has_weights(self, data, mode):
+        settings = {"design_matrix": data.design_matrix, "prob_active": 0.2, **self.GIVEN}
+        parts = np.repeat([[0.5], [2.0]], D, axis=1)
+        models = [
+            SpikeSlabNet(8, mode=mode, slab_var=var, slab_weight=[0.5, 0.5], **settings) for var in ([0.5, 2.0], parts)
+        ]
+        one, other = (model.predict(data.Y_test[:20]) for model in models)
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)

@@ -97,7 +97,7 @@ class TestEstimators:
         B = np.maximum(random.standard_normal((60, 1)) + 0.3 * random.standard_normal((60, 12)), 0.0)
         Y = B @ random.standard_normal((12, 6))
         model = SpikeSlabNet(2, mode="fast", training="none", random_state=0).fit(Y, B)
-        assert model.structured_
+        assert model.prior_ == "correlated"
         model.save(tmp_path / "model")
         assert_same(model.predict(Y), bayeslista.load(tmp_path / "model").predict(Y))
 

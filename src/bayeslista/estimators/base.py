@@ -75,6 +75,7 @@ class BaseSparseCoder(
     design_matrix: ArrayLike | None
     shrinkage: Any
     dtype: str
+    _allow_nan = False  # whether NaN marks a missing sensor
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_layers": [COUNT],
@@ -191,6 +192,7 @@ class BaseSparseCoder(
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._allow_nan
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -213,7 +215,7 @@ class BaseSparseCoder(
         observations = checked_observations(self, X, reset=reset)
         # The target is validated below; its presence is validated here, as the tags ask.
         validate_data(self, X, y, reset=reset, skip_check_array=True)
-        check_finite("X", observations)
+        check_finite("X", observations, allow_nan=self._allow_nan)
         codes = check_codes(y)
         if len(codes) != len(observations):
             raise ValueError(

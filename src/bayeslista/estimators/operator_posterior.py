@@ -14,7 +14,7 @@ from bayeslista.numerics.batching import root_mean_square
 from bayeslista.numerics.epochs import Units
 from bayeslista.operators import BaseOperator, MatrixOperator, is_operator
 from bayeslista.operators.protocol import LARGEST_MATRIX
-from bayeslista.spike_slab.fitting import Assumed
+from bayeslista.spike_slab.learned_model import Assumed
 from bayeslista.spike_slab.operator_fitting import OperatorLearner
 
 
@@ -137,6 +137,10 @@ def _check_sizes(model: Any, operator: BaseOperator) -> None:
         shape = np.shape(np.asarray(getattr(model, name)))
         if shape not in ((), (D,)):
             raise ValueError(f"{name} has shape {shape}, expected a number or shape ({D},), one a coefficient.")
+    if model.noise_covariance is not None:
+        raise ValueError("noise_covariance needs a matrix. Pass noise_std, or an array as design_matrix.")
+    if model.prior in ("correlated", "mixture"):
+        raise ValueError(f"prior={model.prior!r} needs a matrix. Pass prior='auto', or an array as design_matrix.")
     if np.ndim(np.asarray(model.noise_std)):
         raise ValueError("noise_std on an operator is a number. Pass one, or mode='exact' with a small operator.")
 

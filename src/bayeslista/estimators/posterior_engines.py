@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,11 @@ from bayeslista.spike_slab.checked_answers import (
     most_energy,
 )
 from bayeslista.spike_slab.exact import ExactDiagnostics, ExactPosterior
+from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.missing import by_pattern, completed
 from bayeslista.spike_slab.operator_fitting import OperatorLearner
 from bayeslista.spike_slab.predictive_check import PredictiveCheck
+from bayeslista.spike_slab.prior_choice import MixtureBase, draw_codes, prior_name
 
 _SHOWN = 32  # signals that are sampled between two moves of the progress bar
 _A_MINUTE = 60.0  # of sampling, beyond which `predict` says how long layers would take
@@ -43,6 +47,11 @@ class _Call:
 
 
 _CALL: ContextVar[_Call | None] = ContextVar("call", default=None)
+
+
+def _all_patterns(learner: SpikeSlabLearner, Y: np.ndarray) -> CheckedAnswers:
+    """Answers of the priors of dependent codes, which take NaN."""
+    return checked_answers(learner, learner.received(Y))
 
 
 def _advance(n_rows: int) -> None:
@@ -71,29 +80,37 @@ class SpikeSlabEngines(DistributionalSparseCoder):
     def _own_dist_of(self, answers: CheckedAnswers) -> SpikeSlab:
         """Answers in the units of the codes, before recalibration."""
         unit, limits = self._learner.units.code, np.finfo(self.dtype_)
-        parts = np.clip(answers.prob_active, limits.tiny, 1 - limits.eps), answers.slab_mean * unit
-        return SpikeSlab(*(part.astype(self.dtype_) for part in (*parts, answers.slab_var * unit**2)))
+        prob = np.clip(answers.prob_active, limits.tiny, 1 - limits.eps)
+        if answers.parts is not None:  # the last axis counts the parts
+            weight, mean, var = answers.parts
+            slab = np.swapaxes(mean, 1, 2) * unit, np.swapaxes(var, 1, 2) * unit**2, weight[:, None, :]
+            return SpikeSlab(*(part.astype(self.dtype_) for part in (prob, *slab)))
+        parts = prob, answers.slab_mean * unit, answers.slab_var * unit**2
+        return SpikeSlab(*(part.astype(self.dtype_) for part in parts))
 
     def _answers(self, Y: Float[np.ndarray, "n K"]) -> CheckedAnswers:
         """Answers in the units of the learner, checked against their data."""
         if self._samples():
             found = self._exact(Y, 0)
             moments = found.prob_active, found.slab_mean, found.slab_var
-            check = check_moments(self._learner, Y / self._learner.units.observation, *moments)
+            raw = np.asarray(Y, np.float64) / self._learner.units.observation
+            rows = completed(self._learner, raw, found.prob_active * found.slab_mean)
+            check = check_moments(self._learner, rows, *moments)
             failed = check.failed(most_energy(self._learner))
             answers = CheckedAnswers(*moments, check, np.ones(len(Y), bool), failed)
         else:
             chunk, learner = self._rows_together(), self._learner
+            answers_of: Any = partial(by_pattern, function=partial(checked_answers, n_jobs=self.n_jobs))
+            if isinstance(learner, OperatorLearner):
+                answers_of = OperatorLearner.answers
+            elif learner.base is not None and not learner.mixes_sensors:
+                answers_of = _all_patterns
             with self._precision():
                 rows = Y / self.dtype_.type(learner.units.observation)
                 parts = []
                 for i in range(0, len(rows), chunk):
-                    part = rows[i : i + chunk]
-                    if isinstance(learner, OperatorLearner):
-                        parts.append(learner.answers(part))
-                    else:
-                        parts.append(checked_answers(learner, part, self.n_jobs))
-                    _advance(len(part))
+                    parts.append(answers_of(learner, rows[i : i + chunk]))
+                    _advance(len(parts[-1].failed))
                 answers = join_answers(parts)
         call = _CALL.get()
         if call is not None:
@@ -147,11 +164,11 @@ class SpikeSlabEngines(DistributionalSparseCoder):
             One row a signal: ``chi_square``, the mean squared residual at the predicted code in units of the noise
             variance (about one, or less where many coefficients are active); ``tail_probability``, the chi-square
             probability of a larger one; ``energy`` of the predicted code and ``posterior_variance_ratio``, both in
-            units of what the prior expects; the ``engine`` that made the answer ("fast", "accurate", "exact" or
-            "gaussian base"); and whether the check ``failed``, by a tail probability below 0.0001 or an energy over
-            twice what is five standard deviations above the mean under the prior. In ``mode="accurate"`` answers that
-            fail are sampled instead, up to 256 of the signals that are computed together. Other failed answers of
-            layers are widened, as if the noise variance were ``chi_square`` times larger.
+            units of what the prior expects; the ``engine`` that made the answer ("fast", "accurate", "exact",
+            "correlated" or "mixture"); and whether the check ``failed``, by a tail probability below 0.0001 or an
+            energy over twice what is five standard deviations above the mean under the prior. In ``mode="accurate"``
+            answers that fail are sampled instead, up to 256 of the signals that are computed together. Other failed
+            answers of layers are widened, as if the noise variance were ``chi_square`` times larger.
 
         Examples
         --------
@@ -190,7 +207,9 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         n_checks = len(PredictiveCheck._fields)
         checks, (sampled, failed), arrays = parts[:n_checks], parts[n_checks : n_checks + 2], parts[n_checks + 2 :]
         dist = SpikeSlab._of(*(part.reshape(len(part), *model._code_shape, *part.shape[2:]) for part in arrays))
-        engine = np.where(sampled, "exact", model.mode if model._learner.base is None else "gaussian base")
+        engine = np.where(
+            sampled, "exact", model.mode if model._learner.base is None else prior_name(model._learner.base)
+        )
         return dist, pd.DataFrame(
             dict(zip(PredictiveCheck._fields, checks, strict=True)) | {"engine": engine, "failed": failed}
         )
@@ -199,8 +218,8 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         """Draw codes from the posterior of observations.
 
         In ``mode="exact"`` draws are joint over the coefficients of a signal, their support included. In the other
-        modes, and for dependent codes (``structured_``), coefficients are drawn independently from their marginal
-        distributions.
+        modes, and under the correlated prior, coefficients are drawn independently from their marginal distributions;
+        under the mixture prior draws are joint.
 
         Parameters
         ----------
@@ -231,6 +250,8 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         model = self._ready(X)
 
         def draws(Y: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, ...]:
+            if isinstance(model._learner.base, MixtureBase):
+                return (model._joint_draws(Y, n_draws),)
             if not model._samples():
                 random = np.random.default_rng(random_seed(model.random_state))
                 return (np.swapaxes(model._dist(Y).sample(n_draws, random_state=random), 0, 1),)
@@ -238,6 +259,17 @@ class SpikeSlabEngines(DistributionalSparseCoder):
 
         _, found = model._by_batches(draws, X, None)
         return np.concatenate([np.swapaxes(part, 0, 1) for _, (part,) in found], axis=1).astype(model.dtype_)
+
+    def _joint_draws(self, Y: Float[np.ndarray, "n K"], n_draws: int) -> np.ndarray:
+        """Draws under the mixture prior, one signal a row."""
+        units = self._learner.units
+        random = np.random.default_rng(random_seed(self.random_state))
+
+        def draw(learner: SpikeSlabLearner, rows: np.ndarray) -> np.ndarray:
+            base: Any = learner.base
+            return np.swapaxes(draw_codes(base, rows, n_draws, random), 0, 1)
+
+        return by_pattern(self._learner, Y / units.observation, draw) * units.code
 
     def exact_diagnostics(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Convergence of the chains of each signal, in ``mode="exact"``.
@@ -258,7 +290,9 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         model = self._ready(X)
         if not model._samples():
             what = (
-                f"mode={model.mode!r}" if model.mode != "exact" else "dependent codes, which a Gaussian base predicts"
+                f"mode={model.mode!r}"
+                if model.mode != "exact"
+                else "codes that depend on each other, which their own prior predicts"
             )
             raise ValueError(f"exact_diagnostics is of answers that are sampled; this model has {what}.")
         _, found = model._by_batches(lambda Y: (model._exact(Y, 0).diagnostics,), X, None)
@@ -285,12 +319,18 @@ class SpikeSlabEngines(DistributionalSparseCoder):
         # The cut changes no bit; with a progress bar it is finer.
         unit, chunk = self._learner.units.observation, _SHOWN if self.verbose else self._rows_together()
         parts: list[ExactPosterior] = []
+
+        def draw(learner: SpikeSlabLearner, rows: np.ndarray) -> ExactPosterior:
+            found = learner.sample(rows, n_draws, self.n_jobs)
+            return found._replace(draws=np.swapaxes(found.draws, 0, 1))  # one signal a row
+
         for i in range(0, len(Y), chunk):
             rows = np.asarray(Y[i : i + chunk], np.float64) / unit
             start = time.perf_counter()
-            parts.append(self._learner.sample(rows, n_draws, self.n_jobs))
+            parts.append(by_pattern(self._learner, rows, draw))
             self._estimate_time((time.perf_counter() - start) / len(rows), Y.shape[1])
             _advance(len(rows))
+        parts = [part._replace(draws=np.swapaxes(part.draws, 0, 1)) for part in parts]
         columns = [np.concatenate([part[i] for part in parts]) for i in range(3)]
         diagnostics = ExactDiagnostics(
             *(np.concatenate(column) for column in zip(*(part.diagnostics for part in parts), strict=True))

@@ -18,16 +18,19 @@ from bayeslista.numerics.epochs import Epoch, Units
 from bayeslista.numerics.soft_threshold_fast import Gaussian
 from bayeslista.numerics.stream_memory import StreamMemory
 from bayeslista.operators import Composition, Convolution, MatrixOperator, PartialDCT, PartialFourier, Wavelet
+from bayeslista.spike_slab.correlated_prior import CorrelatedPrior
 from bayeslista.spike_slab.denoiser import SlabPrior
 from bayeslista.spike_slab.empirical_bayes import SlabMixture, Statistics
-from bayeslista.spike_slab.fitting import Agreement, Assumed, Learned, SpikeSlabLearner
-from bayeslista.spike_slab.gaussian_base import GaussianBase
-from bayeslista.spike_slab.gaussian_base_head import Base, Head
+from bayeslista.spike_slab.fitting import SpikeSlabLearner
+from bayeslista.spike_slab.learned_model import Agreement, Assumed, Learned
 from bayeslista.spike_slab.model import LayerScalars, SpikeSlabProblem
 from bayeslista.spike_slab.network import HeadScalars, NetworkScalars
 from bayeslista.spike_slab.operator_fitting import OperatorLearner
 from bayeslista.spike_slab.operator_problem import OperatorPrior
+from bayeslista.spike_slab.prior_choice import CorrelatedBase, Head, MixtureBase
 from bayeslista.spike_slab.regression import RegressionDraws
+from bayeslista.spike_slab.scale_mixture_prior import ScaleMixture
+from bayeslista.spike_slab.sensor_noise import Whitening
 
 _NOT_SAVED = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")  # what scikit-learn attaches
 
@@ -35,11 +38,11 @@ _NOT_SAVED = ("_skl_", "_callback_", "_parent_callback_", "_metadata_request")  
 class CodePrior(NamedTuple):
     """Prior of codes and noise: probability of being active, components of the slab, and the noise's std."""
 
-    prob_active: float
+    prob_active: Any  # a number, or one a coefficient
     slab_weight: Any
     slab_mean: Any
     slab_var: Any
-    noise_std: float
+    noise_std: Any  # a number, or one a sensor
 
 
 class Nested(NamedTuple):
@@ -54,18 +57,11 @@ RECORDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(AdfPosterior, Calibration, FilteringLearner, FreeWeights, Gamma, Gaussian, PosteriorParameters, PriorFactor),
-        *(Agreement, Assumed, Base, GaussianBase, Head, HeadScalars, LayerScalars, Learned, NetworkScalars),
-        *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, StreamMemory, VariationalLearner),
-        *(
-            Composition,
-            Convolution,
-            MatrixOperator,
-            PartialDCT,
-            PartialFourier,
-            Wavelet,
-            OperatorLearner,
-            OperatorPrior,
-        ),
+        *(Agreement, Assumed, Head, HeadScalars, LayerScalars, Learned, NetworkScalars),
+        *(CorrelatedBase, CorrelatedPrior, MixtureBase, ScaleMixture, Whitening, StreamMemory),
+        *(SlabMixture, SlabPrior, SpikeSlabLearner, SpikeSlabProblem, Statistics, VariationalLearner),
+        *(Composition, Convolution, MatrixOperator, PartialDCT, PartialFourier, Wavelet),
+        *(OperatorLearner, OperatorPrior),
         *(CodePrior, Epoch, FitRecord, IsotonicMap, LogisticMap, Nested, Recalibration, RegressionDraws, Units),
     )
 }

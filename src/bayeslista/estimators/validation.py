@@ -78,6 +78,7 @@ class Observations:
         shape: tuple[int, ...] = getattr(X, "shape", ())
         self._as_given = len(shape) == 2 and shape[0] > LARGEST_BLOCK and not isinstance(X, jax.Array)
         self._values = X if self._as_given else checked_observations(estimator, X, reset=reset)
+        self._allow_nan = bool(getattr(estimator, "_allow_nan", False))
         first = (
             checked_observations(estimator, self._take(slice(0, 1)), reset=reset) if self._as_given else self._values
         )
@@ -90,7 +91,7 @@ class Observations:
         if self._as_given:
             with naming("X"):
                 values = _numbers(check_array(values, dtype="numeric", ensure_all_finite=False))
-        check_finite("X", values, part.start)
+        check_finite("X", values, part.start, allow_nan=self._allow_nan)
         return cast("X", values, dtype)
 
     def some_rows(self, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
@@ -162,13 +163,13 @@ def check_going_on(estimator: Any, checkpoint: Any = None) -> None:
         )
 
 
-def check_finite(name: str, values: NDArray[Any], first_row: int = 0) -> None:
-    """Refuse NaN and infinity, with the place of the first."""
+def check_finite(name: str, values: NDArray[Any], first_row: int = 0, *, allow_nan: bool = False) -> None:
+    """Refuse infinity, and NaN unless it marks what is missing, with the place of the first."""
     if values.dtype.kind != "f":
         return
     begin = 0
     for part in some_rows(values):
-        finite = np.isfinite(part)
+        finite = ~np.isinf(part) if allow_nan else np.isfinite(part)
         if not finite.all():
             where = np.unravel_index(int(np.argmin(finite)), part.shape)
             what = "NaN" if np.isnan(part[where]) else "infinity"
@@ -232,6 +233,10 @@ def _numbers(values: NDArray[Any]) -> NDArray[Any]:
 
 def _largest(values: NDArray[Any]) -> float:
     """The largest magnitude, without a copy."""
+    if values.dtype.kind == "f":  # NaN, where it is allowed, has no size
+        return max(
+            float(np.fmax.reduce(values, axis=None, initial=0)), -float(np.fmin.reduce(values, axis=None, initial=0))
+        )
     return max(float(values.max(initial=0)), -float(values.min(initial=0)))
 
 

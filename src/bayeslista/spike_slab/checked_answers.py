@@ -13,6 +13,7 @@ from bayeslista.spike_slab.config import CHECKS
 from bayeslista.spike_slab.exact import LARGEST_DIMENSION, Budget
 from bayeslista.spike_slab.fitting import SpikeSlabLearner
 from bayeslista.spike_slab.predictive_check import PredictiveCheck, check_answers, largest_energy, widen
+from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
 
 
 class CheckedAnswers(NamedTuple):
@@ -24,10 +25,18 @@ class CheckedAnswers(NamedTuple):
     check: PredictiveCheck
     sampled: NDArray[np.bool_]
     failed: NDArray[np.bool_]
+    parts: GaussianParts | None = None  # of slabs that are mixtures
 
 
 def checked_answers(learner: SpikeSlabLearner, Y: NDArray[Any], n_jobs: int | None = None) -> CheckedAnswers:
     """The answers of VAMP and EP layers, checked; those of the sampler where these fail."""
+    if learner.base is not None:  # calibrated on held-out pairs, for another model than that of the check
+        output, mixture = learner.dependent_output(Y)
+        none = np.zeros(len(Y), bool)
+        if np.isnan(Y).any():  # the residual of what is missing is zero
+            predicted = (output.prob_active * output.slab_mean) @ learner.learned.design_matrix.T
+            Y = np.where(np.isnan(Y), predicted, Y)
+        return CheckedAnswers(*output, check_moments(learner, Y, *output), none, none, mixture)
     parts: Any = tuple(np.array(part) for part in learner.output(Y))
     size = learner.usual_size(Y)
     check = check_moments(learner, Y, parts[0], parts[1], parts[2], size)
@@ -41,8 +50,6 @@ def checked_answers(learner: SpikeSlabLearner, Y: NDArray[Any], n_jobs: int | No
         ):
             part[lost] = prior_part
     sampled, failed = np.zeros(len(Y), bool), check.failed(most_energy(learner))
-    if learner.base is not None:  # calibrated on held-out pairs, for another model than that of the check
-        return CheckedAnswers(parts[0], parts[1], parts[2], check, sampled, np.zeros(len(Y), bool))
     if learner.mode == "accurate" and failed.any() and len(learner.learned.design_matrix.T) <= LARGEST_DIMENSION:
         # The sampler answers the signals of the smallest tail probability.
         worst = np.flatnonzero(failed)
@@ -97,5 +104,9 @@ def join_answers(parts: list[CheckedAnswers]) -> CheckedAnswers:
         return parts[0]
     columns: list[Any] = [list(column) for column in zip(*parts, strict=True)]
     checks = PredictiveCheck(*(np.concatenate(column) for column in zip(*columns[3], strict=True)))
-    joined: list[Any] = [np.concatenate(column) for i, column in enumerate(columns) if i != 3]
-    return CheckedAnswers(joined[0], joined[1], joined[2], checks, joined[3], joined[4])
+    joined: list[Any] = [np.concatenate(column) for i, column in enumerate(columns[:6]) if i != 3]
+    mixtures = columns[6]
+    mixture = None
+    if mixtures[0] is not None:
+        mixture = GaussianParts(*(np.concatenate(column) for column in zip(*mixtures, strict=True)))
+    return CheckedAnswers(joined[0], joined[1], joined[2], checks, joined[3], joined[4], mixture)

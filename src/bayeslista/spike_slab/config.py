@@ -54,9 +54,10 @@ class Estimation:
 
     folds: int = 5
     enough_to_simulate_from: int = 60  # nonzero coefficients, from which on codes are simulated from their histogram
-    kept_pairs: int = 200  # for the choice between independent and dependent codes
-    least_gain: float = 0.02  # of the linear layer, for dependent codes to be considered
-    most_shrinkage: float = 0.9
+    # For the prior of dependent codes, which takes codes themselves: so many numbers, but no fewer and no more pairs.
+    kept_numbers: int = 2**20
+    kept_pairs: int = 200
+    most_kept_pairs: int = 1000
     usual_quantile: float = 0.999  # of the energy of simulated signals, beyond which signals are scaled down
     usual_signals: int = 2000
     score_floor: float = 1e-3  # weight of a wide density in the log score, which bounds the loss of a batch

@@ -11,11 +11,18 @@ and added up. The rest follows in closed form or by a short EM:
   worth their time, fitted to the histogram of the nonzero coefficients on a grid of eighths of octaves.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+
+from bayeslista.spike_slab.sensor_noise import (
+    Whitening,
+    diagonal_whitening,
+    sensor_variances,
+    worth_whitening,
+)
 
 __all__ = [
     "ENOUGH_FOR_A_MIXTURE",
@@ -25,12 +32,14 @@ __all__ = [
     "add_statistics",
     "fit_slab",
     "gather_statistics",
+    "learned_whitening",
     "matrix_posterior",
     "mean_prob_active",
     "noise_given_matrix",
     "observed_slab",
     "simulate_pairs",
     "slab_histogram",
+    "whitened_statistics",
 ]
 
 _Floats = NDArray[np.float64]
@@ -101,6 +110,16 @@ def add_statistics(first: Statistics, *others: Statistics) -> Statistics:
     return Statistics(*(sum(parts[1:], parts[0]) for parts in zip(first, *others, strict=True)))
 
 
+def whitened_statistics(sums: Statistics, whitening: Whitening | None) -> Statistics:
+    """The statistics of observations after whitening."""
+    if whitening is None:
+        return sums
+    T = whitening.transform
+    return sums._replace(
+        observed_sum=T @ sums.observed_sum, observed_gram=T @ sums.observed_gram @ T.T, cross=T @ sums.cross
+    )
+
+
 def matrix_posterior(sums: Statistics) -> MatrixPosterior:
     r"""The posterior of the design matrix, its noise and its own size chosen by the evidence.
 
@@ -158,6 +177,20 @@ def noise_given_matrix(sums: Statistics, design_matrix: Float[np.ndarray, "K D"]
     return max(left, _RESIDUAL_FLOOR * total) / max(float(sums.n_pairs) * len(X), 1.0)
 
 
+def learned_whitening(sums: Statistics, design_matrix: Float[np.ndarray, "K D"] | None) -> Whitening | None:
+    """By the residuals of the sensors, where the evidence for different noise is strong."""
+    X, freedom = design_matrix, float(sums.n_pairs)
+    if X is None:
+        X, covariance, _ = matrix_posterior(sums)
+        freedom -= float(np.sum(covariance * sums.code_gram))
+    squares = np.diag(sums.observed_gram) - 2 * np.sum(X * sums.cross, axis=1)
+    squares = np.maximum(squares + np.sum((X @ sums.code_gram) * X, axis=1), 0.0)
+    if not worth_whitening(float(np.mean(squares)), float(np.mean(np.diag(sums.observed_gram)))):
+        return None
+    found = sensor_variances(squares, freedom)
+    return None if found is None else diagonal_whitening(np.sqrt(found / np.mean(found)))
+
+
 def mean_prob_active(sums: Statistics) -> float:
     """Posterior mean of the probability that a coefficient is not zero, under Jeffreys' prior."""
     n_coefficients = float(sums.n_pairs) * len(sums.n_active)
@@ -201,8 +234,8 @@ def observed_slab(histogram: Float[np.ndarray, "3 bins"]) -> SlabMixture:
 
 def simulate_pairs(
     design_matrix: Float[np.ndarray, "K D"],
-    noise_var: float,
-    prob_active: float,
+    noise_var: float | Float[np.ndarray, " K"],
+    prob_active: float | Float[np.ndarray, " D"],
     slab: SlabMixture,
     n: int,
     random: np.random.Generator,
@@ -215,12 +248,16 @@ def simulate_pairs(
     """
     shape = n, design_matrix.shape[1]
     part = random.choice(len(slab.weight), shape, p=slab.weight / slab.weight.sum())
-    values = slab.mean[part] + np.sqrt(slab.var[part]) * random.standard_normal(shape)
+    place: Any = part if slab.mean.ndim == 1 else (part, np.arange(shape[1]))  # parts of each coefficient
+    values = slab.mean[place] + np.sqrt(slab.var[place]) * random.standard_normal(shape)
     codes = np.where(random.random(shape) < prob_active, values, 0.0)
-    variance = np.full(n, float(noise_var))
+    sensors = np.ndim(noise_var) > 0
+    variance = np.ones(n) if sensors else np.full(n, float(noise_var))
     if design_covariance is not None:
         variance = variance * (1.0 + np.maximum(np.einsum("nd,nd->n", codes @ design_covariance, codes), 0.0))
     noise = np.sqrt(variance)[:, None] * random.standard_normal((n, len(design_matrix)))
+    if sensors:
+        noise *= np.sqrt(noise_var)
     return codes @ np.asarray(design_matrix, np.float64).T + noise, codes
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -31,15 +30,18 @@ from bayeslista.spike_slab.empirical_bayes import (
     add_statistics,
     fit_slab,
     gather_statistics,
+    learned_whitening,
     matrix_posterior,
     mean_prob_active,
     noise_given_matrix,
     observed_slab,
     simulate_pairs,
+    whitened_statistics,
 )
 from bayeslista.spike_slab.exact import Budget, ExactPosterior, sample_posterior, slab_odds
-from bayeslista.spike_slab.gaussian_base_head import Base, choose_base, structured_posterior
-from bayeslista.spike_slab.hyperparameters import given_slab, single_slab
+from bayeslista.spike_slab.hyperparameters import given_slab
+from bayeslista.spike_slab.imputation import impute
+from bayeslista.spike_slab.learned_model import Agreement, Assumed, Learned
 from bayeslista.spike_slab.model import NetworkState, SpikeSlabProblem, make_problem
 from bayeslista.spike_slab.network import (
     NetworkScalars,
@@ -51,45 +53,17 @@ from bayeslista.spike_slab.network import (
     run_network,
 )
 from bayeslista.spike_slab.predictive_check import check_answers, largest_energy
+from bayeslista.spike_slab.prior_choice import (
+    CorrelatedBase,
+    MixtureBase,
+    World,
+    choose_prior,
+    dependent_answer,
+    with_margins,
+)
+from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
+from bayeslista.spike_slab.sensor_noise import Whitening, diagonal_whitening
 from bayeslista.spike_slab.starts import STARTS, default_scalars
-
-
-class Assumed(NamedTuple):
-    """What the user gave, in the units of the learner; None is to be learned.
-
-    In exact mode the probability may be one a coefficient, the noise one a sensor, and the slab, with its weights, of
-    shape (C,) or (C, D).
-    """
-
-    design_matrix: Any
-    prob_active: Any
-    noise_var: Any
-    slab_var: Any
-    slab_weight: Any = None
-
-
-class Learned(NamedTuple):
-    """The model of the data: matrix, noise, sparsity and slab."""
-
-    design_matrix: NDArray[Any]
-    design_covariance: NDArray[Any] | None
-    noise_var: Any  # a number, or in exact mode one a sensor
-    prob_active: Any  # a number, or in exact mode one a coefficient
-    slab: SlabMixture
-    drawn: SlabMixture  # what codes are simulated from
-
-
-class Agreement(NamedTuple):
-    """Answers of the layers against simulated codes."""
-
-    variance_ratio: float  # mean predicted variance over mean squared error
-    failed: float  # share of the answers that fail the check against their own observations
-
-    def is_far(self, mode: str) -> bool:
-        """Whether the layers are far from their own model; in accurate mode the sampler answers what fails."""
-        most = ESTIMATION.most_left_to_sampler if mode == "accurate" else ESTIMATION.most_failed_at_last
-        low, high = ESTIMATION.variance_ratios
-        return not low < self.variance_ratio < high or self.failed > most
 
 
 class _Trial(NamedTuple):
@@ -110,11 +84,14 @@ class SpikeSlabLearner:
     mode: str
     assumed: Assumed
     dtype: np.dtype
+    whitening: Whitening | None = None  # after which noise is white; matrix and noise of the model are those after it
     folds: list[Statistics] = field(default_factory=list)
     n_seen: int = 0
     kept: tuple[NDArray[Any], NDArray[Any]] | None = None
     learned: Learned = field(init=False)
-    base: Base | None = None
+    prior: str = "auto"  # or the name of one
+    base: CorrelatedBase | MixtureBase | None = None  # answers in place of the layers
+    prior_scores: dict[str, float] = field(default_factory=dict)  # mean relative errors of the priors that were tried
     scalars: NetworkScalars = field(init=False)
     largest_variance_ratio: float = np.inf
     losses: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
@@ -130,33 +107,47 @@ class SpikeSlabLearner:
 
     def update(self, Y: NDArray[Any], B: NDArray[Any]) -> None:
         """Add pairs to the sums; every fifth pair of the stream is of the same fold."""
+        Y = impute(Y, B, self.assumed.design_matrix, np.random.default_rng(self.n_seen), self.folds)
         fold = (self.n_seen + np.arange(len(B))) % ESTIMATION.folds
         new = [gather_statistics(Y[fold == i], B[fold == i]) for i in range(ESTIMATION.folds)]
         self.folds = [add_statistics(*both) for both in zip(self.folds, new, strict=True)] if self.folds else new
         self.n_seen += len(B)
         before = (Y[:0], B[:0]) if self.kept is None else self.kept
-        room = ESTIMATION.kept_pairs - len(before[0])
+        room = max(ESTIMATION.kept_numbers // (Y.shape[1] + B.shape[1]), ESTIMATION.kept_pairs) - len(before[0])
+        room = max(min(room, ESTIMATION.most_kept_pairs - len(before[0])), 0)
         self.kept = np.concatenate([before[0], Y[:room]]), np.concatenate([before[1], B[:room]])
 
     def learn_from_pairs(self) -> None:
         """Everything but the scalars of the layers, from the sums."""
-        self.learned = self._model(add_statistics(*self.folds))
-        if self.mode != "exact":
-            self._prepare()
+        sums = add_statistics(*self.folds)
+        if self.assumed.noise_var is None:
+            self.whitening = learned_whitening(sums, self.assumed.design_matrix)
+        self.learned = self._model(whitened_statistics(sums, self.whitening))
+        self._choose_prior()
+        if self.kept is not None and self.base is None:
+            self.learned = with_margins(self.learned, self.assumed, self.kept[1])
+        if self.mode != "exact" and self.base is None:
+            self.prepare()
             self._choose_layers()
-        elif any(np.ndim(part) for part in self.assumed[1:]):
-            return  # the Gaussian base takes numbers for all coefficients and sensors
-        self.base = self._structured()
 
     def learn_from_observations(self, Y: NDArray[Any], random: np.random.Generator, report: Report = silent) -> None:
         """Sparsity, slab and noise by draws of them, along with the codes."""
         from bayeslista.spike_slab.hyperparameter_draws import (
-            draw_hyperparameters,  # numba takes half a second to import
+            draw_with_sensors,  # numba takes half a second to import
         )
 
-        X = np.asarray(self.assumed.design_matrix, np.float64)
-        found = draw_hyperparameters(X, np.asarray(Y, np.float64), self.assumed[1:4], random, report=report)
+        X, Y = self._given_matrix(), np.asarray(Y, np.float64)
+        if self.mixes_sensors and np.isnan(Y).any():
+            raise ValueError(
+                "fit(X) without codes does not take missing values together with correlated noise. Pass codes, a "
+                "noise_std, or rows of X without NaN."
+            )
+        Y = self.received(Y)
+        found = draw_with_sensors(X, Y, self.assumed[1:4], random, report=report)
         slab = found.slab
+        if found.sensor_std is not None:
+            self.whitening = diagonal_whitening(found.sensor_std)
+            X = self._given_matrix()
         if self.mode == "exact":
             self.learned = Learned(X, None, found.noise_var, found.prob_active, slab, slab)
             return
@@ -165,15 +156,12 @@ class SpikeSlabLearner:
 
     def assume(self) -> None:
         """Take all from the user: nothing is learned."""
-        if self.mode == "exact":
-            _, prob_active, noise_var, slab_var, weight = self.assumed
-            slab = given_slab(slab_var, weight)
-            X = np.asarray(self.assumed.design_matrix, np.float64)
-            self.learned = Learned(X, None, noise_var, prob_active, slab, slab)
-            return
-        prob_active, noise_var, slab_var = (float(part) for part in self.assumed[1:4] if part is not None)
-        self._assume(self.assumed.design_matrix, prob_active, noise_var, single_slab(slab_var))
-        self._choose_layers()
+        _, prob_active, noise_var, slab_var, weight = self.assumed
+        slab = given_slab(slab_var, weight)
+        self.learned = Learned(self._given_matrix(), None, noise_var, prob_active, slab, slab)
+        if self.mode != "exact":
+            self.prepare()
+            self._choose_layers()
 
     def calibrate(self, training: str | int, random: np.random.Generator, report: Report = silent) -> None:
         """Train the scalars of the layers on simulated pairs, and their head; then compare answers to fresh codes."""
@@ -255,6 +243,19 @@ class SpikeSlabLearner:
             check = check_answers(Y, mean, var, X, noise_var, power, covariance)
             return mean, var, check.failed(largest_energy(prob_active, slab, X.shape[1])) | check.overflowed()
 
+    def received(self, Y: NDArray[Any]) -> NDArray[Any]:
+        """Observations after whitening, as all methods that predict take them."""
+        return Y if self.whitening is None else self.whitening.apply(Y)
+
+    @property
+    def mixes_sensors(self) -> bool:
+        """Whether noise is correlated, so that a missing sensor changes what others are whitened by."""
+        return self.whitening is not None and self.whitening.scale() is None
+
+    def unwhitened(self, Y: NDArray[Any]) -> NDArray[Any]:
+        """Observations before whitening."""
+        return Y if self.whitening is None else Y @ self.whitening.inverse.T
+
     def sample(
         self, Y: NDArray[Any], n_draws: int = 0, n_jobs: int | None = None, budget: Budget | None = None
     ) -> ExactPosterior:
@@ -265,7 +266,7 @@ class SpikeSlabLearner:
         X, covariance, noise_var, prob_active, slab, _ = self.learned
         noise = np.broadcast_to(np.asarray(noise_var, np.float64), len(X))
         if covariance is not None:
-            power = float(np.mean(prob_active) * (slab.weight @ (slab.var + slab.mean**2)))
+            power = float(np.mean(prob_active * (slab.weight @ (slab.var + slab.mean**2))))
             noise = noise * (1 + power * float(np.trace(covariance)))
         prior = slab_odds(prob_active, slab.weight, slab.mean, slab.var, X.shape[1])
         rows = np.asarray(Y, np.float64)
@@ -276,14 +277,21 @@ class SpikeSlabLearner:
     def output(self, Y: NDArray[Any]) -> Output:
         """A spike and slab for every coefficient, of signals brought to a usual size and back."""
         size = self.usual_size(Y)
-        scaled = (Y / size).astype(self.dtype)
-        if self.base is None:
-            posterior = self._run(self._reduce(scaled))
-        else:
-            posterior = in_blocks(partial(structured_posterior, self.base), scaled)
+        posterior = self._run(self._reduce((Y / size).astype(self.dtype)))
         limits = np.finfo(self.dtype)
         chance = np.clip(expit(posterior.log_odds), limits.tiny, 1 - limits.eps)
-        return Output(chance, np.asarray(posterior.slab_mean * size, self.dtype), _square(posterior.slab_var, size))
+        slab_var = np.asarray(posterior.slab_var * size**2)
+        return Output(chance, np.asarray(posterior.slab_mean * size, self.dtype), slab_var)
+
+    def dependent_output(self, Y: NDArray[Any]) -> tuple[Output, GaussianParts | None]:
+        """The same under a prior of dependent codes, and the parts of slabs that are mixtures."""
+        if self.base is None:
+            raise ValueError("The prior is independent: layers or the sampler answer.")
+        seen = ~np.isnan(Y)
+        posterior, parts = dependent_answer(self.base, np.where(seen, Y, 0.0), seen)
+        limits = np.finfo(self.dtype)
+        chance = np.clip(expit(posterior.log_odds), limits.tiny, 1 - limits.eps)
+        return Output(chance, np.asarray(posterior.slab_mean), np.asarray(posterior.slab_var)), parts
 
     def usual_size(self, Y: NDArray[Any]) -> NDArray[Any]:
         """What signals are divided by, (n, 1): one, or more where they are larger than the model ever produces."""
@@ -292,7 +300,7 @@ class SpikeSlabLearner:
     @property
     def chunk(self) -> int:
         """How many signals are answered together."""
-        if self.mode == "exact":
+        if self.mode == "exact" or self.base is not None:
             return BUDGET.exact_chunk
         return BUDGET.chunk_blocks * self._block()
 
@@ -317,15 +325,15 @@ class SpikeSlabLearner:
         if assumed.design_matrix is None:
             design_matrix, design_covariance, noise_var = matrix_posterior(sums)
         else:
-            design_matrix = np.asarray(assumed.design_matrix, np.float64)
+            design_matrix = self._given_matrix()
             noise_var = noise_given_matrix(sums, design_matrix)
         return design_matrix, noise_var if assumed.noise_var is None else assumed.noise_var, design_covariance
 
     def _assume(self, design_matrix: NDArray[Any], prob_active: float, noise_var: float, slab: SlabMixture) -> None:
         self.learned = Learned(np.asarray(design_matrix, np.float64), None, noise_var, prob_active, slab, slab)
-        self._prepare()
+        self.prepare()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """What prediction needs of the model: the problem of the layers, and how large signals usually are."""
         X, design_covariance, noise_var, prob_active, slab, _ = self.learned
         prior = slab_prior(prob_active, slab.mean, slab.var, slab.weight, n_components=X.shape[1], dtype=self.dtype)
@@ -335,9 +343,12 @@ class SpikeSlabLearner:
             # Noise is alike in all directions: those that no column reaches say nothing of the code.
             self.rotation, reduced = np.linalg.qr(X)
         self.problem: SpikeSlabProblem = make_problem(reduced, noise_var, prior, design_covariance)
-        power = prob_active * float(slab.weight @ (slab.var + slab.mean**2))
+        powers = prob_active * (slab.weight @ (slab.var + slab.mean**2))
+        power, scaled = float(np.mean(powers)), X
+        if np.ndim(powers):
+            scaled = X * np.sqrt(powers / power)
         design_var = 0.0 if design_covariance is None else power * float(np.trace(design_covariance))
-        left, singular, _ = np.linalg.svd(X, full_matrices=False)
+        left, singular, _ = np.linalg.svd(scaled, full_matrices=False)
         floor = max(noise_var * (1 + design_var), 1e-12 * power * float(np.mean(singular**2)), 1e-300)
         self._directions, self._variances, self._floor = left, power * singular**2 + floor, floor
         random = np.random.default_rng(0)
@@ -440,20 +451,43 @@ class SpikeSlabLearner:
         affordable = int(BUDGET.training_work / (work * batch))
         return (min(n_steps, affordable) if affordable >= BUDGET.least_steps else 0), batch, n_head
 
-    def _structured(self) -> Base | None:
-        """A Gaussian base, if codes depend on each other."""
-        if self.kept is None or self.n_seen < 2 * ESTIMATION.folds or self.learned.design_matrix.shape[1] < 2:
-            return None
+    def _given_matrix(self) -> NDArray[Any]:
+        X = np.asarray(self.assumed.design_matrix, np.float64)
+        return X if self.whitening is None else self.whitening.transform @ X
 
-        def independent(Y: NDArray[Any]) -> Denoised:
-            if self.mode == "exact":
-                self._prepare()  # untrained layers stand for the posterior of independent codes
-            return self._run(self._reduce(Y))
-
-        X, design_covariance, noise_var = self.learned[:3]
-        return choose_base(
-            self.folds, self.kept, self._matrix, (X, noise_var, design_covariance), independent, self.dtype
+    def _choose_prior(self) -> None:
+        """Let pairs choose the prior, unless it is given."""
+        self.base, self.prior_scores = None, {}
+        stated = any(part is not None for part in (self.assumed.prob_active, self.assumed.slab_var))
+        if self.kept is None or self.prior == "independent" or (self.prior == "auto" and stated):
+            return
+        learned = self.learned
+        final = World(learned.design_matrix, learned.noise_var, learned.design_covariance)
+        _, self.prior_scores, self.base = choose_prior(
+            self.received(self.kept[0]),
+            self.kept[1],
+            self.prior,
+            self._world,
+            self._independent_means,
+            final,
+            self.dtype,
         )
+
+    def _world(self, Y: NDArray[Any], B: NDArray[Any]) -> World:
+        """Matrix and noise of some pairs."""
+        return World(*self._matrix(gather_statistics(Y, B)))
+
+    def _independent_means(self, Y: NDArray[Any], B: NDArray[Any], Y_test: NDArray[Any]) -> NDArray[Any]:
+        """Codes by untrained layers that some pairs were learned for: they stand for independent coefficients."""
+        mode = "accurate" if self.mode == "exact" else self.mode
+        assumed = self.assumed
+        if assumed.design_matrix is not None:
+            assumed = assumed._replace(design_matrix=self._given_matrix())  # observations are whitened
+        other = SpikeSlabLearner(self.units, self.n_layers, mode, assumed, self.dtype, prior="independent")
+        other.learned = with_margins(other._model(gather_statistics(Y, B)), assumed, B)
+        other.prepare()
+        posterior = other._run(other._reduce(Y_test))
+        return np.asarray(expit(posterior.log_odds) * posterior.slab_mean)
 
 
 _early: Callable[..., NetworkState] = fast_compiled(early_layers)
@@ -463,7 +497,3 @@ _last: Callable[..., NetworkState] = fast_compiled(last_layers)
 
 def _cast(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda part: np.asarray(part, dtype), tree)
-
-
-def _square(var: Any, size: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(np.asarray(var) * size**2)
