@@ -99,7 +99,7 @@ def test_bad_data_are_refused_by_name(pairs, estimator, case):
         (np.full((K, D), np.nan), "Input design_matrix contains NaN"),
         (np.full((K, D), "a"), "design_matrix: dtype='numeric'"),
         (np.zeros((0, D)), "design_matrix: Found array with 0 sample"),
-        ("identity", "'design_matrix' parameter of ISTA must be an array-like or None"),
+        ("identity", "'design_matrix' parameter of ISTA must be an array-like, a sparse array .* or None"),
     ],
 )
 def test_bad_design_matrices_are_refused_by_name(pairs, design_matrix, message):

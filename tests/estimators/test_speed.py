@@ -68,13 +68,15 @@ def drawn(model, Y, n_draws, afresh):
     departure = model.recurrent_ - np.eye(len(own)) + model.encoder_ @ X
     outputs = np.zeros((n_draws, len(Y), len(own)))
     for output in outputs:
-        codes = np.zeros((len(Y), len(own)))
-        for layer, threshold in enumerate(model.shrinkage_):
+        codes = before = np.zeros((len(Y), len(own)))
+        layers = zip(model.shrinkage_, model.momentum_, model.step_size_, strict=True)
+        for layer, (threshold, momentum, step_size) in enumerate(layers):
             if afresh or layer == 0:
                 W = model.encoder_ + model.encoder_std_ * random.standard_normal(model.encoder_.shape)
                 R = departure + own * random.standard_normal(own.shape)
-            entering = codes + (Y - codes @ X.T) @ W.T + codes @ R.T
-            codes = soft_threshold(entering, threshold)
+            ahead = codes + momentum * (codes - before)
+            entering = ahead + step_size * ((Y - ahead @ X.T) @ W.T + ahead @ R.T)
+            before, codes = codes, soft_threshold(entering, threshold)
         output[:] = codes
     return outputs
 
