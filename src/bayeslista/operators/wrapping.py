@@ -279,11 +279,14 @@ def _compiled(function: Callable[..., Any], size: int) -> Callable[..., Any]:
     """The function compiled by JAX; as it is, where JAX cannot trace it."""
     import jax
 
+    def traced(x: Any) -> Any:  # JAX keeps functions by weak references, which methods written in C do not have
+        return function(x)
+
     try:
-        jax.eval_shape(function, jax.ShapeDtypeStruct((size,), np.float32))
+        jax.eval_shape(traced, jax.ShapeDtypeStruct((size,), np.float32))
     except Exception:  # whatever NumPy or other code makes of a tracer; its own errors come back when it is called
         return function
-    return jax.jit(function)
+    return jax.jit(traced)
 
 
 def _like(rows: NDArray[Any], products: NDArray[Any]) -> NDArray[Any]:
