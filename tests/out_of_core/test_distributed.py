@@ -271,7 +271,9 @@ class TestTraining:
         X = data.Y_train.copy()
         X[60, 2] = np.inf  # SpikeSlabNet takes NaN for a missing sensor
         model = clone(learner)
-        with pytest.raises(ValueError, match="Block 2 of the pairs: Input X contains infinity, first in row 7, column 2"):
+        with pytest.raises(
+            ValueError, match="Block 2 of the pairs: Input X contains infinity, first in row 7, column 2"
+        ):
             fit(model, da.from_array(X, chunks=((50, 3, 150), -1)), data.B_train)
         assert vars(model).keys() == vars(clone(learner)).keys()
 
