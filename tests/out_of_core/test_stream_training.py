@@ -180,7 +180,7 @@ def test_memory_that_is_used_again_does_no_harm(data, pairs, uninterrupted):
 
 # BayesLISTA keeps the last 2,000 pairs: 32 chunks of 128 fill that, and compile the fits to it.
 @pytest.mark.parametrize(
-    ("name", "size", "n_first", "limit"), [("BayesLISTA", 128, 32, 2**19), ("SpikeSlabNet", 512, 2, 2**21)]
+    ("name", "size", "n_first", "limit"), [("BayesLISTA", 128, 32, 2**20), ("SpikeSlabNet", 512, 2, 2**21)]
 )
 def test_memory_does_not_grow_with_the_stream(name, size, n_first, limit):
     n_observed = 32

@@ -62,7 +62,7 @@ from bayeslista.spike_slab.prior_choice import (
     with_margins,
 )
 from bayeslista.spike_slab.scale_mixture_prior import GaussianParts
-from bayeslista.spike_slab.sensor_noise import Whitening, diagonal_whitening
+from bayeslista.spike_slab.sensor_noise import Whitening
 from bayeslista.spike_slab.starts import STARTS, default_scalars
 
 
@@ -133,7 +133,7 @@ class SpikeSlabLearner:
     def learn_from_observations(self, Y: NDArray[Any], random: np.random.Generator, report: Report = silent) -> None:
         """Sparsity, slab and noise by draws of them, along with the codes."""
         from bayeslista.spike_slab.hyperparameter_draws import (
-            draw_with_sensors,  # numba takes half a second to import
+            draw_hyperparameters,  # numba takes half a second to import
         )
 
         X, Y = self._given_matrix(), np.asarray(Y, np.float64)
@@ -143,11 +143,8 @@ class SpikeSlabLearner:
                 "noise_std, or rows of X without NaN."
             )
         Y = self.received(Y)
-        found = draw_with_sensors(X, Y, self.assumed[1:4], random, report=report)
+        found = draw_hyperparameters(X, Y, self.assumed[1:4], random, report=report)
         slab = found.slab
-        if found.sensor_std is not None:
-            self.whitening = diagonal_whitening(found.sensor_std)
-            X = self._given_matrix()
         if self.mode == "exact":
             self.learned = Learned(X, None, found.noise_var, found.prob_active, slab, slab)
             return

@@ -23,7 +23,6 @@ from bayeslista.spike_slab.empirical_bayes import ENOUGH_FOR_A_MIXTURE, SlabMixt
 from bayeslista.spike_slab.exact import SlabOdds, slab_odds
 from bayeslista.spike_slab.hyperparameters import single_slab
 from bayeslista.spike_slab.jump_process import rebuild, run
-from bayeslista.spike_slab.sensor_noise import sensor_variances
 
 # Of more coefficients fewer signals, n D² up to a number: each says more, and takes the sampler longer.
 LEAST_SIGNALS, MOST_SIGNALS, SIGNALS_WORK = 8, 300, 1e6
@@ -34,8 +33,6 @@ OPENING_SIGNALS, OPENING_SWEEPS = 24, 90
 LEAST_SWEEPS, MOST_SWEEPS, SWEEPS_WORK = 40, 100, 4e5
 STRETCH = 20  # sweeps between two fits of the mixture
 DURATION = 1.0  # of the jump process in a sweep, in which every active column tries three swaps
-SENSOR_SWEEPS = 10  # between which noise of the sensors is learned from their residuals
-SENSOR_ROUNDS = 3  # of all sweeps, where sensors differ
 MOST_MOVES = 2000  # of a signal in a sweep
 # First noise as a share of the observations' power: from above it descends slowly where observations are few. At
 # K = 20 log noise is off by 2.1 in the end, from a half of the power by 2.6, as after 150 sweeps of 300 signals.
@@ -51,7 +48,6 @@ class Hyperparameters(NamedTuple):
     slab_var: float  # of a single Gaussian, which comes before the mixture
     log_std: NDArray[np.float64]
     slab: SlabMixture
-    sensor_std: NDArray[np.float64] | None = None  # of noise that differs between sensors, in units of that above
 
 
 def _draw_codes(
@@ -100,7 +96,6 @@ def draw_hyperparameters(
     bits = random.integers(2**63, size=4).astype(np.uint64)
     slab: SlabMixture | None = None  # until values are enough for it, the Gaussian of variance τ
     seen, draws = slab_histogram(codes), []
-    squares, deviations = np.zeros(K), np.ones(K)
     n_later = int(np.clip(SWEEPS_WORK / (n * D), LEAST_SWEEPS, MOST_SWEEPS))
     n_sweeps = OPENING_SWEEPS + n_later
     for sweep in range(n_sweeps):
@@ -116,16 +111,6 @@ def draw_hyperparameters(
             drawn_values = codes @ X.T + np.sqrt(noise_var) * random.standard_normal(Y.shape)
             Y = np.where(missing, drawn_values, Y)
             products = Y @ X
-        squares += np.sum((Y[:n] - used @ X.T) ** 2, axis=0)
-        if given[1] is None and (sweep + 1) % SENSOR_SWEEPS == 0:
-            # Stochastic EM as for the slab, where the evidence for sensors that differ is strong.
-            variances = sensor_variances(squares / SENSOR_SWEEPS, n)
-            if variances is not None:
-                change = np.sqrt(variances / np.mean(variances * deviations**2) * np.mean(deviations**2))
-                deviations = deviations * change
-                X, Y = X / change[:, None], Y / change
-                gram, products = X.T @ X, Y @ X
-            squares[:] = 0.0
         residual = float(np.sum((Y[:n] - used @ X.T) ** 2))
         drawn = (
             random.beta(1 + n_active, D + n * D - n_active),
@@ -144,26 +129,4 @@ def draw_hyperparameters(
     logs: Any = np.log(np.array(draws)[OPENING_SWEEPS + n_later // 3 :])
     means = map(float, np.exp(logs.mean(axis=0)))
     found = [new if value is None else float(value) for new, value in zip(means, given, strict=True)]
-    differ = None if np.all(deviations == 1) else deviations
-    return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0), slab or single_slab(found[2]), differ)
-
-
-def draw_with_sensors(
-    X: NDArray[np.float64],
-    Y: NDArray[np.float64],
-    given: Sequence[float | None],
-    random: np.random.Generator,
-    report: Callable[[str, int, int], None] = lambda *_: None,
-) -> Hyperparameters:
-    """The same; where sensors differ, from data that are whitened by what was found, until it settles."""
-    found = draw_hyperparameters(X, Y, given, random, report=report)
-    deviations = found.sensor_std
-    if deviations is None:
-        return found
-    for _ in range(SENSOR_ROUNDS):
-        scaled = X / deviations[:, None], Y / deviations
-        found = draw_hyperparameters(*scaled, given, random, report=report)
-        if found.sensor_std is None:
-            break
-        deviations = deviations * found.sensor_std
-    return found._replace(sensor_std=deviations)
+    return Hyperparameters(found[0], found[1], found[2], logs.std(axis=0), slab or single_slab(found[2]))
