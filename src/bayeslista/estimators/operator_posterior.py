@@ -170,7 +170,7 @@ def _install(model: Any, learner: OperatorLearner) -> None:
     model.noise_std_ = float(np.sqrt(learner.noise_var)) * learner.units.observation
     model.slab_weight_, model.slab_mean_ = np.ones(1), np.zeros(1)
     model.slab_var_ = (slab_var if given.slab_var is None else np.atleast_1d(given.slab_var)) * unit**2
-    model.structured_ = False
+    model.prior_ = "independent"
     model.history_ = {"objective": np.zeros(0)}
     model.diagnostics_ = {"skipped": 0, "layers": learner.n_run}
     if not learner.has_settled:
